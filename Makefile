@@ -1,0 +1,41 @@
+# Every target prepares .venv itself, once. A new machine needs only Python >= 3.11, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-slow lint bench clean help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "adelfl needs Python 3.11 or newer; say which with: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "python -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "preparing $(VENV) (once; torch's CPU build is some 200 MB) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## plan an example fleet, and draw the plan
+	@$(BIN)/adelfl plan examples/phones.toml --plot demo.png --open
+
+lint: $(READY) ## style, types, architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## lint, types and the fast tests: what CI runs
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: $(READY) ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+bench: $(READY) ## side-by-side measurements
+	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/planner.py
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.png

@@ -1,0 +1,128 @@
+"""The devices that train together: how fast each computes, how long its upload takes, how many are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from adelfl.errors import ConfigError
+from adelfl.seeds import rng_for
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MAX_DEVICES = 100_000_000
+"""A fleet larger than this is taken for a mistake."""
+
+
+def _vector(name: str, value: ArrayLike, size: int) -> Floats:
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim > 1 or (array.ndim == 1 and array.size not in (1, size)):
+        raise ConfigError(f"{name} must be one number or {size} of them, not shape {array.shape}")
+    return np.broadcast_to(array.reshape(-1), (size,)).copy()
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """Groups of alike devices. Build one with :meth:`of` or :meth:`lognormal`.
+
+    Attributes
+    ----------
+    compute : ndarray, shape (groups,)
+        P_u: layers of one sample that the device backpropagates per second.
+    upload : ndarray, shape (groups,)
+        B_u: seconds that the device needs to send its update.
+    count : ndarray of int, shape (groups,)
+        How many devices are alike.
+    names : tuple of str
+        A name per group, or empty.
+    """
+
+    compute: Floats
+    upload: Floats
+    count: Ints
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.compute.size == 0:
+            raise ConfigError("the fleet is empty; give at least two devices")
+        for key, values, lowest in (("compute", self.compute, 0.0), ("upload", self.upload, -1.0)):
+            wrong = ~np.isfinite(values) | (values <= lowest if key == "compute" else values < 0.0)
+            if wrong.any():
+                i = int(np.argmax(wrong))
+                allowed = "a positive number" if key == "compute" else "zero or a positive number of seconds"
+                raise ConfigError(f"{key} of {self.name(i)} must be {allowed}, not {values[i]:g}")
+        if (self.count < 1).any():
+            i = int(np.argmax(self.count < 1))
+            raise ConfigError(f"count of {self.name(i)} must be at least 1, not {self.count[i]}")
+        if self.size > MAX_DEVICES:
+            raise ConfigError(f"the counts add up to {self.size:,} devices; at most {MAX_DEVICES:,} are supported")
+
+    @classmethod
+    def of(cls, compute: ArrayLike, upload: ArrayLike = 0.0, count: ArrayLike = 1, names: Sequence[str] = ()) -> Fleet:
+        """Build a fleet from numbers or arrays, one entry per group of alike devices.
+
+        Parameters
+        ----------
+        compute : array_like
+            Layers of one sample per second, positive.
+        upload : array_like
+            Seconds, zero or more.
+        count : array_like of int
+            Devices in each group.
+        names : sequence of str
+            A name per group; by default devices are called by their position.
+        """
+        size = max((np.size(v) for v in (compute, upload, count)), default=0)
+        if any(np.size(v) == 0 for v in (compute, upload, count)):
+            size = 0
+        counts = _vector("count", count, size)
+        if not np.all(np.isfinite(counts) & (counts == np.round(counts))):
+            raise ConfigError("count must be whole numbers")
+        if names and len(names) != size:
+            raise ConfigError(f"names must be {size} names, one per group, not {len(names)}")
+        return cls(
+            _vector("compute", compute, size),
+            _vector("upload", upload, size),
+            np.minimum(counts, 4e18).astype(np.int64),
+            tuple(names),
+        )
+
+    @classmethod
+    def lognormal(
+        cls,
+        size: int,
+        *,
+        compute: float,
+        sigma: float,
+        upload: float = 0.0,
+        upload_sigma: float = 0.0,
+        seed: int,
+    ) -> Fleet:
+        """Draw devices whose speeds (and uploads) are lognormal with the given medians and log-deviations."""
+        rng = rng_for(seed, "fleet")
+        speeds = compute * np.exp(sigma * rng.standard_normal(size))
+        uploads = upload * np.exp(upload_sigma * rng.standard_normal(size))
+        return cls.of(speeds, uploads)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return int(self.count.sum(dtype=np.float64)) if self.count.max() > 1e15 else int(self.count.sum())
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of alike devices."""
+        return int(self.compute.size)
+
+    def name(self, i: int) -> str:
+        """What to call group i when speaking to a user."""
+        return self.names[i] if self.names else f"device #{i + 1}"
+
+    def subset(self, keep: NDArray[np.bool_]) -> Fleet:
+        """The groups where ``keep`` is true."""
+        names = tuple(n for n, k in zip(self.names, keep, strict=True) if k) if self.names else ()
+        return Fleet(self.compute[keep], self.upload[keep], self.count[keep], names)

@@ -1,0 +1,67 @@
+"""Learning rates over rounds: what η_t is in round t = 1..R (SPEC: the paper, section IV)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+
+@runtime_checkable
+class LearningRate(Protocol):
+    """Anything that gives a positive learning rate for every round."""
+
+    def values(self, rounds: int) -> Floats:
+        """η_t for t = 1..rounds."""
+        ...
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{name} must be a positive number, not {value!r}")
+
+
+@dataclass(frozen=True)
+class InverseDecay:
+    """η_t = initial / (1 + t / time_scale); time_scale = 1 is the paper's η_0 / (1 + t).
+
+    Parameters
+    ----------
+    initial : float
+        η_0.
+    time_scale : float
+        τ, in rounds: how long the rate stays near η_0.
+    """
+
+    initial: float
+    time_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_positive("initial", self.initial)
+        _check_positive("time_scale", self.time_scale)
+
+    def values(self, rounds: int) -> Floats:
+        """η_t for t = 1..rounds."""
+        t = np.arange(1, rounds + 1, dtype=np.float64)
+        return self.initial / (1.0 + t / self.time_scale)
+
+
+@dataclass(frozen=True)
+class ConstantRate:
+    """η_t = initial in every round (the paper, section IV-C)."""
+
+    initial: float
+
+    def __post_init__(self) -> None:
+        _check_positive("initial", self.initial)
+
+    def values(self, rounds: int) -> Floats:
+        """η_t for t = 1..rounds."""
+        return np.full(rounds, self.initial, dtype=np.float64)

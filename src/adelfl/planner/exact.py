@@ -1,0 +1,171 @@
+"""The exact solver of Problem 2: one scalar function, one multiplier, one search over m.
+
+docs/planner.md derives it. For fixed m the problem is min Σ_t a_t f(T_t) with Σ T_t = T_max and T_t
+non-increasing, f convex and decreasing. Pooling a to be non-increasing turns the order constraint into blocks of
+equal rounds; then −f′(T_b) = λ/ã_b in every block, with λ set by the budget. In log m the minimum over T is
+convex, so its stationary point is *the* minimum of Problem 2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from adelfl.theory.bound import RoundCost
+
+Floats = NDArray[np.float64]
+
+_EDGE = 1e-10  # how near (relative) the search over log m comes to the ends of its interval, where f is infinite
+_MAX_STEP = 1.5
+_TABLE = 300
+
+
+class NotConverged(ArithmeticError):
+    """The Newton iteration did not settle; the caller falls back on the trust-region solver."""
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Deadlines and batch scale that minimise the bound."""
+
+    T: Floats
+    m: float
+
+
+def pool_non_increasing(a: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    """Pool adjacent values until they are non-increasing: their block means and block lengths."""
+    means: list[float] = []
+    lengths: list[int] = []
+    for value in a:
+        mean, length = float(value), 1
+        while means and means[-1] <= mean:
+            mean = (means[-1] * lengths[-1] + mean * length) / (lengths[-1] + length)
+            length += lengths.pop()
+            means.pop()
+        means.append(mean)
+        lengths.append(length)
+    return np.array(means), np.array(lengths)
+
+
+def minimise(cost: RoundCost, a: Floats, budget: float, guess: float) -> Optimum:
+    """Solve Problem 2 for a feasible (cost, budget); the search over m starts at the guess, any feasible one.
+
+    :mod:`adelfl.planner.admit` tells what is feasible, and :func:`minimise_uniform` gives a good guess.
+    """
+    weight, length = pool_non_increasing(a / a.max())
+    blocks = _Blocks(cost, weight, length, budget)
+    m = blocks.best_scale(guess)
+    T = np.repeat(blocks.deadlines(m), length)
+    return Optimum(T * (budget / T.sum()), m)
+
+
+def minimise_uniform(cost: RoundCost, rounds: int, budget: float) -> Optimum:
+    """The best m for the uniform schedule T_t = T_max / R."""
+    blocks = _Blocks(cost, np.ones(1), np.array([rounds]), budget)
+    return Optimum(np.full(rounds, budget / rounds), blocks.best_scale())
+
+
+class _Blocks:
+    """Rounds pooled into blocks of equal weight; keeps the last deadlines found as the next search's start."""
+
+    def __init__(self, cost: RoundCost, weight: Floats, length: NDArray[np.int64], budget: float) -> None:
+        self.cost = cost
+        self.length = length.astype(np.float64)
+        self.log_weight = np.log(weight)
+        self.budget = budget
+        self.mean_deadline = budget / float(self.length.sum())
+        self.start: Floats | None = None  # log distance of each block's deadline from the smallest one
+        self.seen: dict[float, float] = {}  # the search asks for its ends twice
+
+    def best_scale(self, guess: float | None = None) -> float:
+        """The m where what a larger batch saves equals what it costs, searched for outwards from a guess."""
+        T = self.mean_deadline
+        low = math.log(float(np.max(T / (self.cost.P * (T - self.cost.B)))))
+        high = math.log(T / self.cost.x_min)
+        at = 0.5 * (low + high) if guess is None else math.log(guess)
+        if self._imbalance(at) > 0:
+            near, end = at, low
+        else:
+            near, end = at, high
+        sign = math.copysign(1.0, end - at)
+        far, reach = at, min(0.05, 0.5 * abs(end - at))
+        while sign * self._imbalance(far := near + sign * reach) < 0:
+            near, reach = far, min(2.0 * reach, 0.5 * abs(end - far))
+            if reach < _EDGE * (high - low):
+                return math.exp(far)
+        return math.exp(brentq(self._imbalance, near, far, xtol=1e-9, rtol=1e-12))
+
+    def _imbalance(self, log_m: float) -> float:
+        """Log of cost over saving of a larger m: below 0 before the optimum, above it after."""
+        if log_m in self.seen:
+            return self.seen[log_m]
+        m = math.exp(log_m)
+        log_saving, log_cost = self.cost.log_scale_slopes(self.deadlines(m), m)
+        log_a = self.log_weight + np.log(self.length)
+        found = float(np.logaddexp.reduce(log_a + log_cost) - np.logaddexp.reduce(log_a + log_saving))
+        self.seen[log_m] = found
+        return found
+
+    def deadlines(self, m: float) -> Floats:
+        """T_b with −f′(T_b) ã_b equal for all blocks and Σ_b n_b T_b = T_max.
+
+        Newton from the last m's deadlines; where that does not settle, from a table of −f′.
+        """
+        if self.length.size == 1:
+            return np.array([self.mean_deadline])
+        floor = self.cost.smallest_deadline(m)
+        room = self.mean_deadline - floor
+        if room <= 0:
+            raise NotConverged(f"no room above the smallest deadline at m = {m!r}")
+        d = None if self.start is None else self._newton(self.start, m, floor, room, steps=8)
+        if d is None:
+            d = self._newton(self._from_table(m, floor, room), m, floor, room, steps=40)
+        if d is None:
+            raise NotConverged(f"deadlines did not settle at m = {m!r}")
+        self.start = d
+        return floor + np.exp(d)
+
+    def _newton(self, d: Floats, m: float, floor: float, room: float, steps: int) -> Floats | None:
+        """Solve for d_b = log(T_b − T_min) and log λ; in d, −f′ is close to a straight line near T_min.
+
+        The budget is met at every step: all blocks shift together before it.
+        """
+        n = self.length
+        for _ in range(steps):
+            d = d - math.log(float(n @ np.exp(d)) / (float(n.sum()) * room))
+            above = np.exp(d)
+            T = floor + above
+            slope = self.cost.slope(T, m)
+            bend = slope.curvature * above
+            if not np.all(bend > 0):
+                return None
+            # gap_b − bend_b Δd_b = log λ for all b, with Σ n_b above_b Δd_b = 0.
+            gap = slope.log + self.log_weight
+            spread = n * above / bend
+            step = (gap - float(spread @ gap) / float(spread.sum())) / bend
+            d = d + np.clip(step, -_MAX_STEP, _MAX_STEP)
+            if float(np.max(np.abs(step) * above / T)) < 1e-8:
+                return d
+        return None
+
+    def _from_table(self, m: float, floor: float, room: float) -> Floats:
+        """Deadlines by interpolation in a table of −f′, which decreases in T because f is convex."""
+        total = float(self.length.sum())
+        d = np.linspace(math.log(room) - 18.0, math.log(room * total), _TABLE)
+        slope = self.cost.slope(floor + np.exp(d), m).log
+        falling, d_up = -np.maximum.accumulate(slope[::-1])[::-1], d
+
+        def at(log_lambda: float) -> Floats:
+            return np.interp(self.log_weight - log_lambda, falling, d_up)
+
+        def overspent(log_lambda: float) -> float:
+            return math.log(float(self.length @ np.exp(at(log_lambda))) / (total * room))
+
+        low, high = -falling[-1] + self.log_weight.min(), -falling[0] + self.log_weight.max()
+        if overspent(low) <= 0 or overspent(high) >= 0:
+            return np.full(self.length.size, math.log(room))
+        return at(brentq(overspent, low, high, xtol=1e-10))

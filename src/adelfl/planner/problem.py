@@ -1,0 +1,143 @@
+"""Problem 2 as a value: a fleet, a budget, and what the bound needs to know."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.errors import ConfigError
+from adelfl.fleet import Fleet
+from adelfl.learning_rate import InverseDecay, LearningRate
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What Theorem 1 assumes of the losses (A1–A3). Only σ²/G², ρ_c and the learning rate move the plan.
+
+    Attributes
+    ----------
+    sigma2 : float or tuple of float
+        σ_u², variance of the gradient of one sample: one number, or one per device group.
+    G2 : float
+        G², bound on the expected squared norm of a stochastic gradient.
+    rho_c, rho_s : float
+        Strong convexity and smoothness.
+    Gamma : float
+        Heterogeneity gap.
+    Delta1 : float
+        E‖w_1 − w_opt‖².
+    """
+
+    sigma2: float | tuple[float, ...] = 20.0
+    G2: float = 1.5
+    rho_c: float = 0.1
+    rho_s: float = 1.0
+    Gamma: float = 0.0
+    Delta1: float = 1.0
+
+    def __post_init__(self) -> None:
+        for value in np.atleast_1d(self.sigma2):
+            _require("sigma2", float(value), value > 0, "positive")
+        for key in ("G2", "rho_s"):
+            _require(key, getattr(self, key), getattr(self, key) > 0, "positive")
+        for key in ("rho_c", "Gamma", "Delta1"):
+            _require(key, getattr(self, key), getattr(self, key) >= 0, "zero or positive")
+
+
+def _require(key: str, value: float, holds: bool, allowed: str) -> None:
+    if not (math.isfinite(value) and holds):
+        raise ConfigError(f"{key} must be {allowed}, not {value!r}")
+
+
+def _require_count(key: str, value: int, lowest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < lowest:
+        raise ConfigError(f"{key} must be a whole number of at least {lowest}, not {value!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Choose deadlines T_1..T_R and a batch scale m that minimise Theorem 1's bound within a time budget.
+
+    Attributes
+    ----------
+    fleet : Fleet
+        The devices.
+    layers : int
+        L.
+    rounds : int
+        R.
+    budget : float
+        T_max, seconds.
+    learning_rate : LearningRate
+        η_t.
+    constants : Constants
+        What the bound needs to know of the losses.
+    cohort : int or None
+        Devices drawn at random in each round; None for all.
+    local_iterations : int
+        E; the planner uses P_u / E.
+    baseline_batch : int
+        The fixed batch size that a plan is told apart from, in words and plots. It does not move the plan.
+    """
+
+    fleet: Fleet
+    layers: int
+    rounds: int
+    budget: float
+    learning_rate: LearningRate = field(default_factory=lambda: InverseDecay(0.1))
+    constants: Constants = field(default_factory=Constants)
+    cohort: int | None = None
+    local_iterations: int = 1
+    baseline_batch: int = 16
+
+    def __post_init__(self) -> None:
+        for key, lowest in (("rounds", 1), ("layers", 1), ("local_iterations", 1), ("baseline_batch", 1)):
+            _require_count(key, getattr(self, key), lowest)
+        _require("budget", self.budget, self.budget > 0, "a positive number of seconds")
+        if self.fleet.size < 2:
+            raise ConfigError("the fleet has one device; the bound needs at least two (its factor U/(U−1))")
+        if self.cohort is not None:
+            _require_count("cohort", self.cohort, 2)
+            if self.cohort > self.fleet.size:
+                raise ConfigError(f"cohort must be at most the fleet's {self.fleet.size} devices, not {self.cohort}")
+        given = np.size(self.constants.sigma2)
+        if given not in (1, self.fleet.groups):
+            raise ConfigError(f"sigma2 must be one number or {self.fleet.groups}, one per device group, not {given}")
+        if self.eta[0] * self.constants.rho_c >= 1 or np.any(self.eta * self.constants.rho_c >= 1):
+            raise ConfigError(
+                f"learning rate times rho_c must stay below 1, not {np.max(self.eta) * self.constants.rho_c:g}; "
+                "lower the initial learning rate or rho_c"
+            )
+
+    @property
+    def eta(self) -> Floats:
+        """η_t, shape (R,)."""
+        return self.learning_rate.values(self.rounds)
+
+    @property
+    def sigma2(self) -> Floats:
+        """σ_u², shape (groups,)."""
+        return np.broadcast_to(np.asarray(self.constants.sigma2, dtype=np.float64), (self.fleet.groups,))
+
+    @property
+    def speed(self) -> Floats:
+        """P_u / E, shape (groups,)."""
+        return self.fleet.compute / self.local_iterations
+
+    @property
+    def mean_deadline(self) -> float:
+        """T_max / R."""
+        return self.budget / self.rounds
+
+    def cohort_of(self, devices: int) -> int:
+        """U when so many devices take part in the plan."""
+        return devices if self.cohort is None else min(self.cohort, devices)
+
+    def with_budget(self, budget: float) -> Problem:
+        """The same problem with another budget."""
+        return replace(self, budget=budget)

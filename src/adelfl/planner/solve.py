@@ -1,0 +1,213 @@
+"""``plan(problem) -> Solution``: deadlines for every round and a batch size for every device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.clock import monotonic
+from adelfl.errors import ConfigError
+from adelfl.planner import exact, trust_region
+from adelfl.planner.admit import SittingOut, admit
+from adelfl.planner.exact import Optimum
+from adelfl.planner.grouping import exact_cost, grouping_error, merged
+from adelfl.planner.problem import Problem
+from adelfl.schedule import Schedule
+from adelfl.theory import bound
+from adelfl.theory.bound import RoundCost
+from adelfl.theory.participation import P_EMPTY_LIMIT, p_empty_bound
+
+Method = Literal["exact", "trust-region"]
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The best uniform schedule: T_max/R in every round, with its own best m."""
+
+    deadline: float
+    m: float
+    bound: float
+    excess: float
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A plan, and what it is worth.
+
+    Attributes
+    ----------
+    problem : Problem
+        What was asked.
+    schedule : Schedule
+        Deadlines and batch sizes.
+    m : float
+        Batch scale of rule B3.
+    bound : float
+        J, Theorem 1's bound on E‖w_{R+1} − w_opt‖².
+    excess : float
+        The part of it that a plan can change. Compare plans by this.
+    uniform : Alternative
+        The same for uniform deadlines.
+    binding : tuple of str
+        "budget": all time is used. "order": rounds would take longer deadlines than those before them if they
+        might. "coverage": the first layer stays empty in more than 10 % of some round, half the bound's limit.
+        "one sample: …": that device trains with batches of one in some round.
+    sitting_out : tuple of SittingOut
+        Devices that no plan can serve within the budget.
+    warnings : tuple of str
+        What the theory does not cover, a sentence each.
+    grouping_error : float
+        Largest relative error of the batch term that merging near devices made; 0 if none were merged.
+    method : str
+        What found the plan.
+    seconds : float
+        How long that took.
+    """
+
+    problem: Problem
+    schedule: Schedule
+    m: float
+    bound: float
+    excess: float
+    uniform: Alternative
+    binding: tuple[str, ...]
+    sitting_out: tuple[SittingOut, ...]
+    warnings: tuple[str, ...]
+    grouping_error: float
+    method: Method
+    seconds: float
+
+    @cached_property
+    def baseline(self) -> Schedule:
+        """Uniform deadlines and the baseline batch size: what one would do without a plan."""
+        p = self.problem
+        return Schedule.uniform(p.fleet, p.layers, p.rounds, p.budget, p.baseline_batch, p.local_iterations)
+
+    @cached_property
+    def first_layer_empty(self) -> tuple[float, float]:
+        """How often the first layer gets no update: without a plan (exact), and with it (Lemma 1, at most)."""
+        return float(self.baseline.p_empty(0)[0]), float(self.schedule.p_empty_bound[:, 0].mean())
+
+    @cached_property
+    def outcome(self) -> str:
+        """What the plan buys, in words."""
+        T = self.schedule.deadlines
+        same = T.max() - T.min() <= 1e-9 * T.max()
+        shape = (
+            f"all {T.size} deadlines are {T[0]:.4g} s" if same else f"deadlines fall from {T[0]:.4g} s to {T[-1]:.4g} s"
+        )
+        gain = 1.0 - self.excess / self.uniform.excess
+        worth = (
+            "a uniform deadline is the best plan here"
+            if gain < 1e-9
+            else f"the plannable part of the bound is {gain:.1%} lower than for the best uniform deadline"
+        )
+        without, with_plan = self.first_layer_empty
+        empty = (
+            f"Without a plan (uniform deadlines, batch {self.problem.baseline_batch}) the first layer would stay empty "
+            f"in {_percent(without)} of rounds; with the plan in at most {_percent(with_plan)}."
+        )
+        out = sum(s.count for s in self.sitting_out)
+        left = f" {out} of {self.problem.fleet.size} devices sit out." if out else ""
+        return f"{shape[0].upper()}{shape[1:]}; {worth}. {empty}{left}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.095 else f"{share:.1%}" if share >= 0.00095 else "less than 0.1%"
+
+
+def plan(problem: Problem, *, method: Method = "exact", strict: bool = False) -> Solution:
+    """Solve Problem 2.
+
+    Parameters
+    ----------
+    problem : Problem
+        Fleet, budget, rounds, learning rate and constants.
+    method : {"exact", "trust-region"}
+        The exact solver, or the paper's general one (slower; the reference).
+    strict : bool
+        Fail if a device cannot be served, instead of letting it sit out.
+
+    Returns
+    -------
+    Solution
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If no plan exists.
+    """
+    if method not in get_args(Method):
+        raise ConfigError(f"method must be one of {', '.join(get_args(Method))}, not {method!r}")
+    start = monotonic()
+    keep, sitting_out = admit(problem, strict=strict)
+    every = exact_cost(problem, keep)
+    cost = merged(every)
+    a = bound.weights(problem.eta, problem.constants.rho_c)
+    warnings = bound.violated_conditions(problem.eta, problem.constants.rho_s)
+    uniform = exact.minimise_uniform(cost, problem.rounds, problem.budget)
+    best = None
+    if method == "exact":
+        try:
+            best = exact.minimise(cost, a, problem.budget, guess=uniform.m)
+        except exact.NotConverged as trouble:
+            method = "trust-region"
+            warnings += (f"the exact solver gave up ({trouble}); the trust-region solver made this plan",)
+            best = trust_region.minimise(cost, a, problem.budget, start=uniform)
+    else:
+        best = trust_region.minimise(cost, a, problem.budget)
+    schedule = Schedule(
+        problem.fleet,
+        problem.layers,
+        best.T,
+        m=best.m,
+        sits_out=~keep,
+        cohort=every.U,
+        local_iterations=problem.local_iterations,
+    )
+    seconds = monotonic() - start
+    return Solution(
+        problem=problem,
+        schedule=schedule,
+        m=best.m,
+        bound=_J(problem, cost, best),
+        excess=bound.excess(cost, a, best.T, best.m),
+        uniform=Alternative(
+            problem.mean_deadline,
+            uniform.m,
+            _J(problem, cost, uniform),
+            bound.excess(cost, a, uniform.T, uniform.m),
+        ),
+        binding=_binding(problem, every, np.flatnonzero(keep), best),
+        sitting_out=sitting_out,
+        warnings=warnings,
+        grouping_error=grouping_error(every, cost, best.T, best.m),
+        method=method,
+        seconds=seconds,
+    )
+
+
+def _J(problem: Problem, cost: RoundCost, at: Optimum) -> float:
+    c = problem.constants
+    return bound.J(cost, problem.eta, at.T, at.m, rho_c=c.rho_c, rho_s=c.rho_s, Gamma=c.Gamma, Delta1=c.Delta1)
+
+
+def _binding(problem: Problem, cost: RoundCost, groups: NDArray[np.int64], at: Optimum) -> tuple[str, ...]:
+    T, m = at.T, at.m
+    found = []
+    if T.sum() >= problem.budget * (1 - 1e-9):
+        found.append("budget")
+    if np.any(np.diff(T) >= -1e-12 * T[:-1]):
+        found.append("order")
+    shortest = T.min()
+    if p_empty_bound(cost.L, shortest / m, cost.U)[0] > 0.5 * P_EMPTY_LIMIT:
+        found.append("coverage")
+    real_batch = m * cost.P * (1.0 - cost.B / shortest)
+    slowest = int(np.argmin(real_batch))
+    if real_batch[slowest] < 2.0:
+        found.append(f"one sample: {problem.fleet.name(int(groups[slowest]))}")
+    return tuple(found)

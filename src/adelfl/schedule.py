@@ -1,0 +1,168 @@
+"""A schedule: when each round closes, and how many samples each device takes in it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.errors import ConfigError
+from adelfl.fleet import Fleet
+from adelfl.theory import participation
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Deadlines for R rounds and a batch rule: B3 with one scale m, or one fixed size for everybody.
+
+    Attributes
+    ----------
+    fleet : Fleet
+        All devices, also those that sit out.
+    layers : int
+        L.
+    deadlines : ndarray, shape (R,)
+        T_t, seconds per round.
+    m : float or None
+        Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋).
+    batch : int or None
+        Fixed batch size; exactly one of m and batch is given.
+    sits_out : ndarray of bool, shape (groups,)
+        Groups that the plan leaves out of every round.
+    cohort : int
+        U, devices drawn in a round; by default all that do not sit out.
+    local_iterations : int
+        E: each device takes E steps a round, so P_u counts as P_u / E.
+    """
+
+    fleet: Fleet
+    layers: int
+    deadlines: Floats
+    m: float | None = None
+    batch: int | None = None
+    sits_out: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    cohort: int = 0
+    local_iterations: int = 1
+
+    def __post_init__(self) -> None:
+        if (self.m is None) == (self.batch is None):
+            raise ConfigError("a schedule needs either a batch scale m or one fixed batch size, not both")
+        if self.sits_out.size == 0:
+            object.__setattr__(self, "sits_out", np.zeros(self.fleet.groups, dtype=bool))
+        active = int(self.fleet.count[~self.sits_out].sum())
+        object.__setattr__(self, "cohort", min(self.cohort or active, active))
+
+    @classmethod
+    def uniform(
+        cls, fleet: Fleet, layers: int, rounds: int, budget: float, batch: int, local_iterations: int = 1
+    ) -> Schedule:
+        """The baselines' schedule: T_max / R for every round, one batch size for every device."""
+        deadlines = np.full(rounds, budget / rounds)
+        return cls(fleet, layers, deadlines, batch=batch, local_iterations=local_iterations)
+
+    @property
+    def rounds(self) -> int:
+        """R."""
+        return int(self.deadlines.size)
+
+    @property
+    def _speed(self) -> Floats:
+        return self.fleet.compute / self.local_iterations
+
+    def batch_sizes(self, t: int | slice = slice(None)) -> Ints:
+        """S_t^u by rule B3 (or the fixed size); 0 where the device sits out.
+
+        Parameters
+        ----------
+        t : int or slice
+            Round index from 0, or a slice of rounds; all rounds by default.
+
+        Returns
+        -------
+        ndarray of int, shape (groups,) or (rounds, groups)
+        """
+        T = np.asarray(self.deadlines[t])[..., None]
+        if self.m is None:
+            sizes = np.full((*T.shape[:-1], self.fleet.groups), float(self.batch or 0))
+        else:
+            sizes = np.maximum(1.0, np.floor(self.m * self._speed * (T - self.fleet.upload) / T))
+        here = (self.fleet.upload < T) & ~self.sits_out
+        return np.where(here, sizes, 0.0).astype(np.int64)
+
+    def rates(self, t: int | slice = slice(None)) -> Floats:
+        """λ_u = P_u (T_t − B_u) / S_t^u with the integer batch sizes in force; 0 where the device sits out."""
+        S = self.batch_sizes(t)
+        T = np.asarray(self.deadlines[t])[..., None]
+        lam = self._speed * (T - self.fleet.upload) / np.maximum(S, 1)
+        return np.where(S > 0, lam, 0.0)
+
+    @property
+    def p_empty_bound(self) -> Floats:
+        """Lemma 1's bound Q(L+1−l, T_t/m)^U, shape (R, L); needs rule B3."""
+        if self.m is None:
+            raise ConfigError("Lemma 1 bounds p_empty for batch rule B3; this schedule has one fixed batch size")
+        return participation.p_empty_bound(self.layers, self.deadlines / self.m, self.cohort)
+
+    def p_empty(self, t: int) -> Floats:
+        """Exact probability that nobody delivers layer l in round t (from 0) with these batch sizes, shape (L,).
+
+        With a cohort smaller than the fleet, the devices of the round count in proportion.
+        """
+        active = int(self.fleet.count[~self.sits_out].sum())
+        log_p = participation.log_p_empty(self.layers, self.rates(t), self.fleet.count)
+        p: Floats = np.exp(log_p * (self.cohort / active))
+        return p
+
+    @property
+    def expected_depth(self) -> Floats:
+        """Mean over the fleet of E[min(z, L)], in layers, shape (R,); devices that sit out count as 0."""
+        distinct, where = np.unique(self.deadlines, return_inverse=True)
+        at = {T: i for i, T in reversed(list(enumerate(self.deadlines)))}
+        weight = self.fleet.count / self.fleet.size
+        depth = np.array([participation.expected_depth(self.layers, self.rates(at[T])) @ weight for T in distinct])
+        return depth[where]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; :meth:`from_dict` takes them back."""
+        return {
+            "layers": self.layers,
+            "deadlines": self.deadlines.tolist(),
+            "m": self.m,
+            "batch": self.batch,
+            "cohort": self.cohort,
+            "local_iterations": self.local_iterations,
+            "fleet": {
+                "compute": self.fleet.compute.tolist(),
+                "upload": self.fleet.upload.tolist(),
+                "count": self.fleet.count.tolist(),
+                "names": list(self.fleet.names),
+            },
+            "sits_out": self.sits_out.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Schedule:
+        """Rebuild what :meth:`to_dict` wrote."""
+        return cls(
+            fleet=Fleet.of(**values["fleet"]),
+            layers=values["layers"],
+            deadlines=np.asarray(values["deadlines"], dtype=np.float64),
+            m=values["m"],
+            batch=values["batch"],
+            sits_out=np.asarray(values["sits_out"], dtype=bool),
+            cohort=values["cohort"],
+            local_iterations=values["local_iterations"],
+        )
+
+
+def round_up(value: float, digits: int = 4) -> float:
+    """The next number of so many significant digits, at least a millionth above ``value``."""
+    value *= 1.0 + 1e-6
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    return float(f"{math.ceil(value / unit) * unit:.12g}")

@@ -1,0 +1,1 @@
+"""The paper's theory, one function per term; numpy and scipy only."""

@@ -1,0 +1,235 @@
+"""Theorem 1: the convergence bound that a plan minimises, term by term, with exact derivatives.
+
+    J = Δ_1 Π_t (1 − η_t ρ_c) + Σ_t a_t (B_t + C_t),     a_t = η_t² Π_{τ>t} (1 − η_τ ρ_c)
+    B_t = U⁻² Σ_u σ_u² / (m P_u (T_t − B_u)/T_t − 1) + 6 ρ_s Γ
+    C_t = G² 4U/(U−1) Σ_l (1+p)/(1−5p),                  p = Q(L+1−l, T_t/m)^U
+
+6 ρ_s Γ and the value of C_t at p = 0 cannot be planned away, and they are 10³ to 10⁵ times the rest. What a plan
+can change is the *excess* Σ_t a_t (b_t + c_t), where b_t is B_t without 6 ρ_s Γ, and
+c_t = G² 4U/(U−1) Σ_l 6p/(1−5p), which is C_t less its constant part without the cancellation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from adelfl.theory.participation import smallest_rate, survival
+
+Floats = NDArray[np.float64]
+
+
+def weights(eta: ArrayLike, rho_c: float) -> Floats:
+    """a_t = η_t² Π_{τ>t} (1 − η_τ ρ_c), shape (R,)."""
+    eta = np.asarray(eta, dtype=np.float64)
+    log_keep = np.log1p(-eta * rho_c)
+    after = np.concatenate([np.cumsum(log_keep[:0:-1])[::-1], [0.0]])
+    a: Floats = eta**2 * np.exp(after)
+    return a
+
+
+def initial_error_left(eta: ArrayLike, rho_c: float) -> float:
+    """Π_t (1 − η_t ρ_c): the share of Δ_1 that is left after R rounds."""
+    return float(np.exp(np.sum(np.log1p(-np.asarray(eta, dtype=np.float64) * rho_c))))
+
+
+def violated_conditions(eta: ArrayLike, rho_s: float) -> tuple[str, ...]:
+    """Theorem 1's conditions on the learning rate that do not hold, one sentence each."""
+    eta = np.asarray(eta, dtype=np.float64)
+    said = []
+    if np.any(np.diff(eta) > 0):
+        said.append("the learning rate increases in some round; Theorem 1 assumes that it does not")
+    if np.any(eta[:-1] > 2 * eta[1:] * (1 + 1e-12)):
+        said.append("the learning rate falls by more than half in one round; Theorem 1 assumes η_t ≤ 2 η_(t+1)")
+    if eta[0] > 1 / (4 * rho_s) * (1 + 1e-12):
+        said.append(
+            f"the first learning rate, {eta[0]:.3g}, exceeds 1/(4 rho_s) = {1 / (4 * rho_s):.3g}; "
+            "Theorem 1 does not cover it, though the plan may still work well"
+        )
+    return tuple(said)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """How fast a round's cost falls with its deadline, in logarithms, since it spans hundreds of decades.
+
+    Attributes
+    ----------
+    log : ndarray
+        log(−∂f/∂T).
+    curvature : ndarray
+        −∂ log(−∂f/∂T) / ∂T; positive where f is convex in T.
+    """
+
+    log: Floats
+    curvature: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class RoundCost:
+    """f_m(T) = b + c, the part of B_t + C_t that a plan can change, for one fleet.
+
+    Attributes
+    ----------
+    L, U : int
+        Layers, and devices in a round (the cohort).
+    P, B : ndarray, shape (groups,)
+        Compute speed and upload time of each group of alike devices.
+    share : ndarray, shape (groups,)
+        σ_u² times the group's share of the fleet.
+    G2 : float
+        G².
+    """
+
+    L: int
+    U: int
+    P: Floats
+    B: Floats
+    share: Floats
+    G2: float
+
+    @property
+    def truncation_scale(self) -> float:
+        """G² 4U/(U−1), the factor of C_t."""
+        return self.G2 * 4.0 * self.U / (self.U - 1.0)
+
+    @property
+    def x_min(self) -> float:
+        """T_t/m must exceed this for p_t^1 < 0.2."""
+        return smallest_rate(self.L, self.U)
+
+    def _spare_samples(self, T: Floats, m: float) -> Floats:
+        """m P_u (T − B_u)/T − 1, B3 before the floor less the one sample that the floor may take."""
+        return (m * self.P - 1.0) - (m * self.P * self.B) / T[..., None]
+
+    def in_domain(self, T: ArrayLike, m: float) -> bool:
+        """Whether p_t^1 < 0.2 and every real batch size exceeds 1, so that b and c are defined."""
+        T = np.asarray(T, dtype=np.float64)
+        if not (m > 0 and np.all(T > m * self.x_min)):
+            return False
+        return bool(np.all(self._spare_samples(T, m) > 0.0))
+
+    def batch_variance(self, T: ArrayLike, m: float) -> tuple[Floats, Floats, Floats]:
+        """b and its derivatives ∂b/∂T, ∂b/∂m: the variance of mini-batch gradients, B_t − 6 ρ_s Γ."""
+        T = np.asarray(T, dtype=np.float64)
+        w = self.share / self.U
+        inverse = 1.0 / self._spare_samples(T, m)
+        b = inverse @ w
+        squared = inverse * inverse
+        b_T = -(squared @ (w * m * self.P * self.B)) / T**2
+        b_m = -(b + squared @ w) / m
+        return b, b_T, b_m
+
+    def truncation(self, T: ArrayLike, m: float) -> tuple[Floats, Floats, Floats]:
+        """c and its derivatives ∂c/∂T, ∂c/∂m: the variance of missing layers, C_t less its value at p = 0."""
+        T = np.asarray(T, dtype=np.float64)
+        x = T / m
+        log_Q, hazard = survival(self.L, x)
+        p = np.exp(self.U * log_Q)
+        room = 1.0 - 5.0 * p
+        c = 6.0 * self.truncation_scale * (p / room).sum(-1)
+        c_x = -6.0 * self.truncation_scale * self.U * (p * hazard / room**2).sum(-1)
+        return c, c_x / m, -c_x * x / m
+
+    def _log_truncation_slope(self, x: Floats) -> tuple[Floats, Floats]:
+        """log(−dc/dx) and −d log(−dc/dx)/dx, also where p is far below the smallest float."""
+        log_Q, h = survival(self.L, x)
+        log_p = self.U * log_Q
+        p5 = np.minimum(5.0 * np.exp(log_p), 1.0)
+        with np.errstate(divide="ignore"):
+            terms = log_p + np.log(h) - 2.0 * np.log1p(-p5)
+        top = terms.max(-1, keepdims=True)
+        share = np.exp(terms - top)
+        total = share.sum(-1)
+        log_slope = math.log(6.0 * self.truncation_scale * self.U) + top[..., 0] + np.log(total)
+        s = np.arange(1, self.L + 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bend = h * (self.U * (1.0 + p5) / (1.0 - p5) - 1.0) + 1.0 - (s - 1) / x[..., None]
+        return log_slope, (share * bend).sum(-1) / total
+
+    def slope(self, T: ArrayLike, m: float) -> Slope:
+        """−∂f/∂T and its relative change: all that the exact solver needs of f."""
+        T = np.asarray(T, dtype=np.float64)
+        log_c, bend_c = self._log_truncation_slope(T / m)
+        log_c, bend_c = log_c - math.log(m), bend_c / m
+        inverse = 1.0 / self._spare_samples(T, m)
+        reach = m * self.P * self.B
+        squared = inverse * inverse
+        g_b = squared @ (self.share * reach) / (self.U * T**2)
+        g_b_fall = 2.0 * g_b / T + 2.0 * ((squared * inverse) @ (self.share * reach**2)) / (self.U * T**4)
+        with np.errstate(divide="ignore"):
+            log_b = np.log(g_b)
+        log_g = np.logaddexp(log_b, log_c)
+        curvature = np.exp(log_c - log_g) * bend_c + g_b_fall * np.exp(-log_g)
+        return Slope(log_g, curvature)
+
+    def log_scale_slopes(self, T: ArrayLike, m: float) -> tuple[Floats, Floats]:
+        """log(−∂b/∂log m) and log(∂c/∂log m): what a larger batch scale saves, and what it costs."""
+        T = np.asarray(T, dtype=np.float64)
+        _, _, b_m = self.batch_variance(T, m)
+        x = T / m
+        log_c, _ = self._log_truncation_slope(x)
+        return np.log(-b_m * m), log_c + np.log(x)
+
+    def smallest_deadline(self, m: float) -> float:
+        """T must exceed max(m x_min, max_u m P_u B_u / (m P_u − 1)); infinite if some m P_u ≤ 1."""
+        scaled = m * self.P
+        if np.any(scaled <= 1.0):
+            return math.inf
+        return max(m * self.x_min, float(np.max(scaled * self.B / (scaled - 1.0))))
+
+    def needed_deadline(self) -> Floats:
+        """B_u + x_min / P_u of each group: a budget per round has a plan iff it exceeds all of these.
+
+        That is the time of an upload and of x_min layers with one sample each: m P_u (T − B_u)/T > 1 and
+        T/m > x_min hold for some m iff T > B_u + x_min/P_u.
+        """
+        needed: Floats = self.B + self.x_min / self.P
+        return needed
+
+
+def excess(cost: RoundCost, a: Floats, T: ArrayLike, m: float) -> float:
+    """Σ_t a_t (b_t + c_t): the part of J that a plan can change; infinite outside the domain."""
+    if not cost.in_domain(T, m):
+        return math.inf
+    b, _, _ = cost.batch_variance(T, m)
+    c, _, _ = cost.truncation(T, m)
+    return float(np.sum(a * (b + c)))
+
+
+def excess_gradient(cost: RoundCost, a: Floats, T: ArrayLike, m: float) -> tuple[Floats, float]:
+    """Derivatives of :func:`excess` (and of J) in every T_t, and in m."""
+    _, b_T, b_m = cost.batch_variance(T, m)
+    _, c_T, c_m = cost.truncation(T, m)
+    return a * (b_T + c_T), float(np.sum(a * (b_m + c_m)))
+
+
+def B(cost: RoundCost, T: ArrayLike, m: float, rho_s: float, Gamma: float) -> Floats:
+    """B_t of Theorem 1, shape (R,)."""
+    return cost.batch_variance(T, m)[0] + 6.0 * rho_s * Gamma
+
+
+def C(cost: RoundCost, T: ArrayLike, m: float) -> Floats:
+    """C_t of Theorem 1 (Lemma 3 without η_t²), shape (R,)."""
+    return cost.truncation(T, m)[0] + cost.truncation_scale * cost.L
+
+
+def J(
+    cost: RoundCost,
+    eta: ArrayLike,
+    T: ArrayLike,
+    m: float,
+    *,
+    rho_c: float,
+    rho_s: float,
+    Gamma: float,
+    Delta1: float,
+) -> float:
+    """Theorem 1's bound on E‖w_{R+1} − w_opt‖²; infinite where it is not defined."""
+    if not cost.in_domain(T, m):
+        return math.inf
+    terms = B(cost, T, m, rho_s, Gamma) + C(cost, T, m)
+    return initial_error_left(eta, rho_c) * Delta1 + float(np.sum(weights(eta, rho_c) * terms))
