@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +25,18 @@ def _vector(name: str, value: ArrayLike, size: int) -> Floats:
     if array.ndim > 1 or (array.ndim == 1 and array.size not in (1, size)):
         raise ConfigError(f"{name} must be one number or {size} of them, not shape {array.shape}")
     return np.broadcast_to(array.reshape(-1), (size,)).copy()
+
+
+def _numbers(path: str | Path, key: str, words: Sequence[str]) -> Floats:
+    try:
+        return np.array(words, dtype=np.float64)
+    except ValueError:
+        for line, word in enumerate(words, start=2):
+            try:
+                float(word)
+            except ValueError:
+                raise ConfigError(f"{path}: row {line}, column {key!r}: {word!r} is not a number") from None
+        raise
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,17 +63,18 @@ class Fleet:
     def __post_init__(self) -> None:
         if self.compute.size == 0:
             raise ConfigError("the fleet is empty; give at least two devices")
-        for key, values, lowest in (("compute", self.compute, 0.0), ("upload", self.upload, -1.0)):
-            wrong = ~np.isfinite(values) | (values <= lowest if key == "compute" else values < 0.0)
+        for key, values, right, allowed in (
+            ("compute", self.compute, self.compute > 0, "a positive number"),
+            ("upload", self.upload, self.upload >= 0, "zero or a positive number of seconds"),
+            ("count", self.count, self.count >= 1, "at least 1"),
+        ):
+            wrong = ~(np.isfinite(values) & right)
             if wrong.any():
                 i = int(np.argmax(wrong))
-                allowed = "a positive number" if key == "compute" else "zero or a positive number of seconds"
                 raise ConfigError(f"{key} of {self.name(i)} must be {allowed}, not {values[i]:g}")
-        if (self.count < 1).any():
-            i = int(np.argmax(self.count < 1))
-            raise ConfigError(f"count of {self.name(i)} must be at least 1, not {self.count[i]}")
-        if self.size > MAX_DEVICES:
-            raise ConfigError(f"the counts add up to {self.size:,} devices; at most {MAX_DEVICES:,} are supported")
+        devices = float(self.count.sum(dtype=np.float64))
+        if devices > MAX_DEVICES:
+            raise ConfigError(f"count adds up to {devices:,.0f} devices; at most {MAX_DEVICES:,} are supported")
 
     @classmethod
     def of(cls, compute: ArrayLike, upload: ArrayLike = 0.0, count: ArrayLike = 1, names: Sequence[str] = ()) -> Fleet:
@@ -108,10 +123,38 @@ class Fleet:
         uploads = upload * np.exp(upload_sigma * rng.standard_normal(size))
         return cls.of(speeds, uploads)
 
+    @classmethod
+    def from_csv(cls, path: str | Path) -> Fleet:
+        """Read a fleet from a CSV file with the columns compute, upload, and optionally count and name."""
+        try:
+            with open(path, newline="", encoding="utf-8-sig") as file:
+                header, *rows = [row for row in csv.reader(file) if row] or [[]]
+        except (OSError, UnicodeDecodeError, csv.Error) as trouble:
+            raise ConfigError(f"{path}: cannot be read as a CSV file ({trouble})") from None
+        header = [word.strip() for word in header]
+        if unknown := [word for word in header if word not in ("compute", "upload", "count", "name")]:
+            raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are compute, upload, count and name")
+        if missing := [word for word in ("compute", "upload") if word not in header]:
+            raise ConfigError(f"{path}: column {missing[0]!r} is missing; the first line must name the columns")
+        for line, row in enumerate(rows, start=2):
+            if len(row) != len(header):
+                raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
+        columns = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else {}
+        numbers = {key: _numbers(path, key, columns[key]) for key in ("compute", "upload", "count") if key in columns}
+        try:
+            return cls.of(
+                numbers.get("compute", ()),
+                numbers.get("upload", ()),
+                numbers.get("count", 1),
+                columns.get("name", tuple(f"row {i + 2}" for i in range(len(rows)))),
+            )
+        except ConfigError as trouble:
+            raise ConfigError(f"{path}: {trouble}") from None
+
     @property
     def size(self) -> int:
         """Number of devices."""
-        return int(self.count.sum(dtype=np.float64)) if self.count.max() > 1e15 else int(self.count.sum())
+        return int(self.count.sum())
 
     @property
     def groups(self) -> int:

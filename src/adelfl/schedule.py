@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -119,14 +120,32 @@ class Schedule:
         p: Floats = np.exp(log_p * (self.cohort / active))
         return p
 
-    @property
-    def expected_depth(self) -> Floats:
-        """Mean over the fleet of E[min(z, L)], in layers, shape (R,); devices that sit out count as 0."""
-        distinct, where = np.unique(self.deadlines, return_inverse=True)
-        at = {T: i for i, T in reversed(list(enumerate(self.deadlines)))}
+    def expected_depth(self, rounds: Iterable[int] | None = None) -> Floats:
+        """Mean over the fleet of E[min(z, L)], in layers; devices that sit out count as 0.
+
+        Parameters
+        ----------
+        rounds : iterable of int, optional
+            Round indices from 0; all rounds by default.
+        """
         weight = self.fleet.count / self.fleet.size
-        depth = np.array([participation.expected_depth(self.layers, self.rates(at[T])) @ weight for T in distinct])
-        return depth[where]
+        chosen = range(self.rounds) if rounds is None else rounds
+        return np.array([participation.expected_depth(self.layers, self.rates(t)) @ weight for t in chosen])
+
+    def delivery(self, rounds: Iterable[int] | None = None) -> Floats:
+        """Share of the fleet that delivers layer l in round t, shape (rounds, L)."""
+        weight = self.fleet.count / self.fleet.size
+        chosen = range(self.rounds) if rounds is None else rounds
+        return np.array([weight @ participation.delivery(self.layers, self.rates(t)) for t in chosen])
+
+    def thinned(self, groups: int) -> Schedule:
+        """The same schedule for a sample of the fleet, every k-th group by speed: for pictures and tables."""
+        if self.fleet.groups <= groups:
+            return self
+        by_speed = np.argsort(self.fleet.compute, kind="stable")
+        chosen = np.zeros(self.fleet.groups, dtype=bool)
+        chosen[by_speed[np.linspace(0, self.fleet.groups - 1, groups).round().astype(np.int64)]] = True
+        return replace(self, fleet=self.fleet.subset(chosen), sits_out=self.sits_out[chosen])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; :meth:`from_dict` takes them back."""

@@ -97,7 +97,7 @@ class _Blocks:
             near, reach = far, min(2.0 * reach, 0.5 * abs(end - far))
             if reach < _EDGE * (high - low):
                 return math.exp(far)
-        return math.exp(brentq(self._imbalance, near, far, xtol=1e-9, rtol=1e-12))
+        return math.exp(brentq(self._imbalance, near, far, xtol=1e-8 * (high - low) + 1e-15, rtol=1e-12))
 
     def _imbalance(self, log_m: float) -> float:
         """Log of cost over saving of a larger m: below 0 before the optimum, above it after."""
@@ -148,7 +148,8 @@ class _Blocks:
             spread = n * above / bend
             step = (gap - float(spread @ gap) / float(spread.sum())) / bend
             d = d + np.clip(step, -_MAX_STEP, _MAX_STEP)
-            if float(np.max(np.abs(step) * above / T)) < 1e-8:
+            # Quadratic convergence: what is left is the square of this step, or else what T's last digits can say.
+            if np.all(np.abs(step) < 1e-7 + 1e-14 * T / above):
                 return d
         return None
 
@@ -157,15 +158,16 @@ class _Blocks:
         total = float(self.length.sum())
         d = np.linspace(math.log(room) - 18.0, math.log(room * total), _TABLE)
         slope = self.cost.slope(floor + np.exp(d), m).log
-        falling, d_up = -np.maximum.accumulate(slope[::-1])[::-1], d
+        d, slope = d[np.isfinite(slope)], slope[np.isfinite(slope)]
+        rising = -np.maximum.accumulate(slope[::-1])[::-1]
 
         def at(log_lambda: float) -> Floats:
-            return np.interp(self.log_weight - log_lambda, falling, d_up)
+            return np.interp(self.log_weight - log_lambda, rising, d)
 
         def overspent(log_lambda: float) -> float:
             return math.log(float(self.length @ np.exp(at(log_lambda))) / (total * room))
 
-        low, high = -falling[-1] + self.log_weight.min(), -falling[0] + self.log_weight.max()
+        low, high = self.log_weight.min() - rising[-1], self.log_weight.max() - rising[0]
         if overspent(low) <= 0 or overspent(high) >= 0:
             return np.full(self.length.size, math.log(room))
         return at(brentq(overspent, low, high, xtol=1e-10))

@@ -109,7 +109,7 @@ class Solution:
         without, with_plan = self.first_layer_empty
         empty = (
             f"Without a plan (uniform deadlines, batch {self.problem.baseline_batch}) the first layer would stay empty "
-            f"in {_percent(without)} of rounds; with the plan in at most {_percent(with_plan)}."
+            f"in {_percent(without)} of rounds; with the plan, in {_percent(with_plan)} at most."
         )
         out = sum(s.count for s in self.sitting_out)
         left = f" {out} of {self.problem.fleet.size} devices sit out." if out else ""

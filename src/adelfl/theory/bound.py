@@ -155,15 +155,15 @@ class RoundCost:
         T = np.asarray(T, dtype=np.float64)
         log_c, bend_c = self._log_truncation_slope(T / m)
         log_c, bend_c = log_c - math.log(m), bend_c / m
-        inverse = 1.0 / self._spare_samples(T, m)
         reach = m * self.P * self.B
-        squared = inverse * inverse
-        g_b = squared @ (self.share * reach) / (self.U * T**2)
-        g_b_fall = 2.0 * g_b / T + 2.0 * ((squared * inverse) @ (self.share * reach**2)) / (self.U * T**4)
-        with np.errstate(divide="ignore"):
-            log_b = np.log(g_b)
-        log_g = np.logaddexp(log_b, log_c)
-        curvature = np.exp(log_c - log_g) * bend_c + g_b_fall * np.exp(-log_g)
+        # At the very edge of the domain, where a real batch size rounds to 1, the slope is infinite.
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            inverse = 1.0 / self._spare_samples(T, m)
+            squared = inverse * inverse
+            g_b = squared @ (self.share * reach) / (self.U * T**2)
+            g_b_fall = 2.0 * g_b / T + 2.0 * ((squared * inverse) @ (self.share * reach**2)) / (self.U * T**4)
+            log_g = np.logaddexp(np.log(g_b), log_c)
+            curvature = np.exp(log_c - log_g) * bend_c + np.exp(np.log(g_b_fall) - log_g)
         return Slope(log_g, curvature)
 
     def log_scale_slopes(self, T: ArrayLike, m: float) -> tuple[Floats, Floats]:

@@ -1,0 +1,5 @@
+"""``python -m adelfl``."""
+
+from adelfl.cli import main
+
+main()

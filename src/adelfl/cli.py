@@ -1,0 +1,136 @@
+"""The command line. Imports what a command needs when it runs, so that ``adelfl --help`` is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adelfl import __version__
+from adelfl.errors import AdelError, ConfigError
+
+if TYPE_CHECKING:
+    from adelfl.planner import Solution
+
+app = typer.Typer(
+    name="adelfl",
+    help="Train federated models before a deadline.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+MAX_JSON_BATCHES = 20_000_000
+
+
+class PlanMethod(StrEnum):
+    """Solvers of the planner."""
+
+    exact = "exact"
+    trust_region = "trust-region"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"adelfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Train federated models before a deadline."""
+
+
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem; see examples/phones.toml.")],
+    fleet: Annotated[
+        Path | None,
+        typer.Option(help="CSV with columns compute, upload, count; takes the place of the file's [[device]] entries."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the plan into this file (.png, .pdf, .svg).")] = None,
+    method: Annotated[PlanMethod, typer.Option(help="Exact, or the paper's general solver.")] = PlanMethod.exact,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if a device would have to sit out.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
+) -> None:
+    """Plan deadlines and batch sizes for a fleet and a time budget."""
+    from adelfl.config import load_problem
+    from adelfl.planner import plan as solve
+
+    if show and plot is None:
+        raise ConfigError("--open needs --plot FILE.png")
+    problem = load_problem(file, fleet)
+    if as_json and problem.rounds * problem.fleet.groups > MAX_JSON_BATCHES:
+        raise ConfigError(
+            f"{problem.rounds} rounds × {problem.fleet.groups} device groups are too many batch sizes for JSON; "
+            "merge alike devices with count, or use adelfl.plan from Python"
+        )
+    solution = solve(problem, method=method.value, strict=strict)
+    for sentence in solution.warnings:
+        typer.echo(f"warning: {sentence}", err=True)
+    if plot is not None:
+        from adelfl.report.plan import draw_plan
+        from adelfl.report.style import save
+
+        save(draw_plan(solution), plot)
+    if as_json:
+        typer.echo(json.dumps(_plan_json(solution)))
+    else:
+        from adelfl.report.terminal import print_plan
+
+        print_plan(solution)
+        if plot is not None:
+            typer.echo(f"Picture: {plot}")
+    if show and plot is not None:
+        _open(plot)
+
+
+def _plan_json(solution: Solution) -> dict[str, Any]:
+    schedule = solution.schedule
+    return {
+        "deadlines": schedule.deadlines.tolist(),
+        "m": solution.m,
+        "batch_sizes": schedule.batch_sizes().tolist(),
+        "p_empty": schedule.p_empty_bound.tolist(),
+        "bound": solution.bound,
+        "excess": solution.excess,
+        "uniform_excess": solution.uniform.excess,
+        "uniform_m": solution.uniform.m,
+        "expected_depth": schedule.expected_depth().tolist(),
+        "binding": list(solution.binding),
+        "sitting_out": [{"name": s.name, "count": s.count, "reason": s.reason} for s in solution.sitting_out],
+        "outcome": solution.outcome,
+        "warnings": list(solution.warnings),
+        "grouping_error": solution.grouping_error,
+        "method": solution.method,
+        "seconds": solution.seconds,
+    }
+
+
+def _open(path: Path) -> None:
+    import os
+
+    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        typer.launch(str(path))
+
+
+def main() -> None:
+    """Run the command line; every error that adelfl raises on purpose is one sentence and exit code 2."""
+    try:
+        app()
+    except AdelError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)

@@ -1,0 +1,59 @@
+"""Results as text in the terminal."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from adelfl.planner import Solution
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SHOWN_GROUPS = 400  # a table of more devices says the same
+
+
+def sparkline(values: np.ndarray, width: int = 60) -> str:
+    """Draw values as a line of blocks, from the lowest to the highest of them."""
+    if values.size > width:
+        values = np.array([part.mean() for part in np.array_split(values, width)])
+    low, span = float(values.min()), float(np.ptp(values))
+    if span <= 1e-9 * abs(low):
+        return _BLOCKS[3] * values.size
+    return "".join(_BLOCKS[min(7, int(8 * (v - low) / span))] for v in values)
+
+
+def print_plan(solution: Solution, console: Console | None = None) -> None:
+    """Print the plan: a sparkline, a table of some rounds, what it buys."""
+    console = console or Console(highlight=False)
+    problem, schedule = solution.problem, solution.schedule
+    sample = schedule.thinned(_SHOWN_GROUPS)
+    T = schedule.deadlines
+    console.print(
+        f"[bold]{problem.fleet.size} devices, {problem.layers} layers, {problem.rounds} rounds "
+        f"in {problem.budget:g} s[/bold]   planned in {solution.seconds * 1e3:.0f} ms ({solution.method})"
+    )
+    console.print(
+        f"deadlines {T[0]:.3g} s [blue]{sparkline(T, 40)}[/blue] {T[-1]:.3g} s (uniform: {T.mean():.3g} s)",
+        soft_wrap=True,
+    )
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("round", "deadline", "batch sizes", "mean depth", "first layer empty"):
+        table.add_column(title, justify="right")
+    rounds = np.unique(np.linspace(0, problem.rounds - 1, min(8, problem.rounds)).round().astype(int))
+    empty = schedule.p_empty_bound[:, 0]
+    depth = sample.expected_depth(rounds) / problem.layers
+    for t, share in zip(rounds, depth, strict=True):
+        sizes = schedule.batch_sizes(int(t))[~schedule.sits_out]
+        span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+        table.add_row(f"{t + 1}", f"{T[t]:.3f} s", span, f"{share:.0%}", f"≤ {empty[t]:.2%}")
+    console.print(table)
+    console.print(solution.outcome, soft_wrap=True)
+    shown = solution.sitting_out[:5]
+    for s in shown:
+        console.print(f"[red]sits out[/red]: {s.name} (× {s.count}): {s.reason}", soft_wrap=True)
+    if len(solution.sitting_out) > len(shown):
+        rest = solution.sitting_out[len(shown) :]
+        console.print(f"[red]sit out[/red]: {sum(s.count for s in rest)} devices more, in {len(rest)} groups")
+    console.print(f"binding: {', '.join(solution.binding)}")
+    if solution.grouping_error:
+        console.print(f"near devices were merged: relative error of the batch term {solution.grouping_error:.1e}")
