@@ -31,7 +31,7 @@ class SittingOut:
     reason: str
 
 
-def _needed(problem: Problem, devices: int) -> Floats:
+def needed_deadlines(problem: Problem, devices: int) -> Floats:
     """B_u + x_min/P_u: the deadline that each group needs when so many devices take part."""
     x_min = smallest_rate(problem.layers, problem.cohort_of(devices))
     return problem.fleet.upload + x_min / problem.speed
@@ -44,7 +44,7 @@ def _admitted(problem: Problem, deadline: float) -> Mask:
         devices = int(problem.fleet.count[keep].sum())
         if devices < 2:
             return np.zeros_like(keep)
-        still = keep & (_needed(problem, devices) < deadline)
+        still = keep & (needed_deadlines(problem, devices) < deadline)
         if np.array_equal(still, keep):
             return keep
         keep = still
@@ -54,7 +54,7 @@ def _reason(problem: Problem, group: int) -> str:
     T = problem.mean_deadline
     if problem.fleet.upload[group] >= T:
         return f"its upload of {problem.fleet.upload[group]:.4g} s outlasts the affordable deadline of {T:.4g} s"
-    needed = _needed(problem, problem.fleet.size)[group]
+    needed = needed_deadlines(problem, problem.fleet.size)[group]
     return f"with a single sample it needs {needed:.4g} s, more than the affordable deadline of {T:.4g} s"
 
 
@@ -91,7 +91,7 @@ def admit(problem: Problem, *, strict: bool = False) -> tuple[Mask, tuple[Sittin
 
 
 def _infeasible(problem: Problem, *, strict: bool) -> InfeasibleBudgetError:
-    needed = _needed(problem, problem.fleet.size)
+    needed = needed_deadlines(problem, problem.fleet.size)
     worst = int(np.argmax(needed))
     for_all = round_up(problem.rounds * float(needed[worst]))
     low, high = 0.0, float(needed[worst]) * (1 + 1e-9)

@@ -14,7 +14,7 @@ from adelfl.errors import ConfigError
 from adelfl.planner import exact, trust_region
 from adelfl.planner.admit import SittingOut, admit
 from adelfl.planner.exact import Optimum
-from adelfl.planner.grouping import exact_cost, grouping_error, merged
+from adelfl.planner.grouping import exact_cost, grouping_error, merge_equal, merge_near
 from adelfl.planner.problem import Problem
 from adelfl.schedule import Schedule
 from adelfl.theory import bound
@@ -146,7 +146,8 @@ def plan(problem: Problem, *, method: Method = "exact", strict: bool = False) ->
     start = monotonic()
     keep, sitting_out = admit(problem, strict=strict)
     every = exact_cost(problem, keep)
-    cost = merged(every)
+    distinct = merge_equal(every)
+    cost = merge_near(distinct)
     a = bound.weights(problem.eta, problem.constants.rho_c)
     warnings = bound.violated_conditions(problem.eta, problem.constants.rho_s)
     uniform = exact.minimise_uniform(cost, problem.rounds, problem.budget)
@@ -185,7 +186,7 @@ def plan(problem: Problem, *, method: Method = "exact", strict: bool = False) ->
         binding=_binding(problem, every, np.flatnonzero(keep), best),
         sitting_out=sitting_out,
         warnings=warnings,
-        grouping_error=grouping_error(every, cost, best.T, best.m),
+        grouping_error=grouping_error(distinct, cost, best.T, best.m),
         method=method,
         seconds=seconds,
     )
