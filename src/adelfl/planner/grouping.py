@@ -17,7 +17,7 @@ from adelfl.theory.bound import RoundCost
 
 Floats = NDArray[np.float64]
 
-SPEED_BINS, UPLOAD_BINS = 96, 8
+SPEED_BINS, UPLOAD_BINS = 48, 8
 MAX_GROUPS = SPEED_BINS * UPLOAD_BINS
 
 
@@ -36,9 +36,9 @@ def exact_cost(problem: Problem, keep: NDArray[np.bool_]) -> RoundCost:
 
 def slowest_front(P: Floats, B: Floats) -> NDArray[np.int64]:
     """Devices that no other one matches in both slowness and upload: they alone set the smallest deadline."""
-    order = np.lexsort((P, -B))
-    slowest_so_far = np.minimum.accumulate(P[order])
-    first = np.concatenate([[True], slowest_so_far[1:] < slowest_so_far[:-1]])
+    order = np.argsort(P, kind="stable")
+    longest_so_far = np.maximum.accumulate(B[order])
+    first = np.concatenate([[True], longest_so_far[1:] > longest_so_far[:-1]])
     front: NDArray[np.int64] = order[first]
     return front
 

@@ -1,0 +1,54 @@
+"""Arrays as users have them (lists, numpy, torch tensors on any device) as the two kinds that this room keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.errors import ConfigError
+
+Floats32 = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+def as_array(name: str, value: Any) -> NDArray[Any]:  # noqa: ANN401 - whatever a user calls an array
+    """Read anything with ``__array__`` or ``.numpy()`` as a numpy array of real numbers; no copy where none is needed.
+
+    torch is recognised by its methods, never imported.
+    """
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+        if not isinstance(value, np.ndarray) and callable(getattr(value, "numpy", None)):
+            value = value.numpy()
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as trouble:
+        raise ConfigError(f"{name} cannot be read as an array of numbers ({trouble})") from None
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"{name} must hold real numbers, not {array.dtype}")
+    return array
+
+
+def as_floats(name: str, value: Any) -> Floats32:  # noqa: ANN401
+    """Read samples as float32, contiguous and writeable (torch.from_numpy warns of arrays that are not)."""
+    # An overflow becomes an infinity, which the check for finite values then names.
+    with np.errstate(over="ignore"):
+        return np.require(as_array(name, value), dtype=np.float32, requirements=["C", "W"])
+
+
+def as_labels(name: str, value: Any) -> Ints:  # noqa: ANN401
+    """Read labels as int64, shape (N,); refuses fractions, negative numbers and anything that is not a vector."""
+    array = as_array(name, value)
+    if array.ndim != 1:
+        raise ConfigError(f"{name} must be one whole number per sample, shape (N,), not shape {array.shape}")
+    if array.size == 0:
+        raise ConfigError(f"{name} is empty; give at least one sample")
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array) & (array == np.round(array))):
+        raise ConfigError(f"{name} must be whole numbers")
+    # Compared before the cast, which would wrap a large unsigned number round to a negative one.
+    if array.min() < 0 or array.max() > np.iinfo(np.int32).max:
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise ConfigError(f"{name} must be numbered from 0, not {wrong:g}")
+    return np.require(array, dtype=np.int64, requirements=["C", "W"])

@@ -1,0 +1,269 @@
+"""Samples and labels, for training and for testing: built in, from parquet files, or a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.data.arrays import Floats32, Ints, as_array, as_floats, as_labels
+from adelfl.data.cache import cache_file, cache_folder, cached
+from adelfl.data.parquet import decode
+from adelfl.data.progress import Progress, reporting
+from adelfl.data.sources import Source, locate
+from adelfl.errors import ConfigError
+
+_DIGITS = tuple("0123456789")
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_SOURCES = {
+    source.name: source
+    for source in (
+        Source("mnist", "ylecun/mnist", (1, 28, 28), _DIGITS),
+        Source("cifar10", "uoft-cs/cifar10", (3, 32, 32), _CIFAR10),
+    )
+}
+
+DATASETS = ("digits", *_SOURCES)
+"""The names that :func:`load_dataset` knows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples and labels. Build one with :func:`load_dataset`, :meth:`from_arrays` or :meth:`from_torch`.
+
+    Attributes
+    ----------
+    name : str
+        What to call it.
+    x_train : ndarray of float32, shape (N, ...)
+        Training samples; images are channels first.
+    y_train : ndarray of int64, shape (N,)
+        Their labels, 0 to ``classes`` − 1.
+    x_test : ndarray of float32, shape (M, ...)
+        Test samples, of the same shape as the training samples.
+    y_test : ndarray of int64, shape (M,)
+        Their labels.
+    classes : int
+        How many labels there are, at least 2.
+    class_names : tuple of str
+        What each label stands for, or empty.
+    """
+
+    name: str
+    x_train: Floats32 = field(repr=False)
+    y_train: Ints = field(repr=False)
+    x_test: Floats32 = field(repr=False)
+    y_test: Ints = field(repr=False)
+    classes: int
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise ConfigError(f"{self.name}: classes must be at least 2, not {self.classes}")
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ConfigError(f"{self.name}: class_names must be {self.classes} names, not {len(self.class_names)}")
+        for split, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
+            if x.dtype != np.float32 or y.dtype != np.int64:
+                raise ConfigError(
+                    f"{self.name}: x_{split} must be float32 and y_{split} int64, not {x.dtype} and {y.dtype}; "
+                    "Dataset.from_arrays converts them"
+                )
+            if x.ndim < 2 or y.ndim != 1 or x.shape[0] != y.size:
+                raise ConfigError(
+                    f"{self.name}: x_{split} must have shape (N, ...) and y_{split} shape (N,) with one N, "
+                    f"not {x.shape} and {y.shape}"
+                )
+            if x.size == 0:
+                raise ConfigError(f"{self.name}: x_{split} is empty, shape {x.shape}; give at least one sample")
+            # The extremes show a NaN or an infinity without a second array as large as the first.
+            if not (np.isfinite(x.min()) and np.isfinite(x.max())):
+                raise ConfigError(f"{self.name}: x_{split} holds NaN or infinite values; remove them first")
+            if y.min() < 0 or y.max() >= self.classes:
+                wrong = y.min() if y.min() < 0 else y.max()
+                raise ConfigError(f"{self.name}: labels y_{split} must be 0 to {self.classes - 1}, not {wrong}")
+        if self.x_train.shape[1:] != self.x_test.shape[1:]:
+            raise ConfigError(
+                f"{self.name}: training and test samples must have one shape, "
+                f"not {self.x_train.shape[1:]} and {self.x_test.shape[1:]}"
+            )
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample; (channels, height, width) for an image."""
+        return self.x_train.shape[1:]
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x_train: Any,  # noqa: ANN401
+        y_train: Any,  # noqa: ANN401
+        x_test: Any,  # noqa: ANN401
+        y_test: Any,  # noqa: ANN401
+        *,
+        name: str = "custom",
+        classes: int | None = None,
+        class_names: Sequence[str] = (),
+    ) -> Dataset:
+        """Take a user's own arrays or tensors: anything with ``__array__`` or ``.numpy()``.
+
+        Values are used as they are: scale them first, for example to −1 … 1. An array that is float32 (int64 for
+        labels) already is not copied.
+
+        Parameters
+        ----------
+        x_train, x_test : array_like, shape (N, ...)
+            Samples.
+        y_train, y_test : array_like of int, shape (N,)
+            Labels, numbered from 0.
+        name : str
+            What to call it.
+        classes : int, optional
+            Number of labels; by default the largest label plus one, or the number of ``class_names``.
+        class_names : sequence of str
+            What each label stands for.
+        """
+        x = [as_floats(f"{name}: x_{split}", value) for split, value in (("train", x_train), ("test", x_test))]
+        y = [as_labels(f"{name}: y_{split}", value) for split, value in (("train", y_train), ("test", y_test))]
+        if classes is None:
+            classes = len(class_names) or max(2, 1 + int(max(labels.max() for labels in y)))
+        return cls(name, x[0], y[0], x[1], y[1], classes, tuple(class_names))
+
+    @classmethod
+    def from_torch(
+        cls,
+        train: Any,  # noqa: ANN401
+        test: Any,  # noqa: ANN401
+        *,
+        name: str = "custom",
+        classes: int | None = None,
+        class_names: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> Dataset:
+        """Take two map-style data sets of (x, y) pairs, such as those of torchvision.
+
+        Every sample is read once and kept: a random transform is applied once, not once per epoch.
+
+        Parameters
+        ----------
+        train, test : map-style data set
+            Has ``len()`` and gives pairs (x, y) by position.
+        name, classes, class_names
+            As in :meth:`from_arrays`.
+        progress : callable, optional
+            Called with (samples read, all samples); by default a bar on stderr if that is a terminal.
+        """
+        for split, data in (("train", train), ("test", test)):
+            if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")) or len(data) == 0:
+                raise ConfigError(f"{name}: {split} must be a map-style data set with at least one sample")
+        total = len(train) + len(test)
+        with reporting(progress, f"reading {name}") as report:
+            pairs = [
+                _gather(f"{name}: {split}", data, done, total, report)
+                for split, data, done in (("train", train, 0), ("test", test, len(train)))
+            ]
+        (x_train, y_train), (x_test, y_test) = pairs
+        return cls.from_arrays(
+            x_train, y_train, x_test, y_test, name=name, classes=classes, class_names=class_names or ()
+        )
+
+
+def _gather(what: str, data: Any, done: int, total: int, report: Progress) -> tuple[Floats32, Ints]:  # noqa: ANN401
+    x = np.empty(0, dtype=np.float32)
+    y = []
+    for i in range(len(data)):
+        pair = data[i]
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise ConfigError(f"{what}: sample {i} must be a pair (x, y), not {type(pair).__name__}")
+        # A PIL image would become an array, but one with its channels last and its pixels in 0 … 255.
+        if hasattr(pair[0], "getbands"):
+            raise ConfigError(
+                f"{what}: sample {i} is an image, not a tensor; "
+                "give the data set a transform, such as torchvision.transforms.ToTensor()"
+            )
+        sample = as_array(f"{what}: sample {i}", pair[0])
+        label = as_array(f"{what}: label {i}", pair[1])
+        if i == 0:
+            x = np.empty((len(data), *sample.shape), dtype=np.float32)
+        if sample.shape != x.shape[1:] or label.size != 1:
+            raise ConfigError(
+                f"{what}: sample {i} has shape {sample.shape} and {label.size} labels; "
+                f"every sample must have shape {x.shape[1:]}, as the first, and one label"
+            )
+        x[i] = sample
+        y.append(label.item())
+        if i % 256 == 255 or i + 1 == len(data):
+            report(done + i + 1, total)
+    return x, as_labels(f"{what}: labels", y)
+
+
+def load_dataset(
+    name: str,
+    data_dir: str | Path | None = None,
+    cache_dir: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Load a data set by name, its pixels scaled to −1 … 1 (mean 0.5, standard deviation 0.5 of the full range).
+
+    ``digits`` comes with the package: 1,437 training and 360 test images, 8 × 8. ``mnist`` and ``cifar10`` are read
+    from parquet files as the Hugging Face hub has them; without a folder they are fetched from there. Decoded
+    images are kept in the cache folder, under a name that changes when the parquet files do.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`DATASETS`.
+    data_dir : path, optional
+        The folder that holds ``<name>/train-*.parquet`` and ``<name>/test-*.parquet``, or these files themselves;
+        by default $ADELFL_DATA. If a folder is given, nothing is ever fetched.
+    cache_dir : path, optional
+        Where decoded images are kept; by default $ADELFL_CACHE, or ~/.cache/adelfl. May be removed at any time.
+    progress : callable, optional
+        Called with (images decoded, all images); by default a bar on stderr if that is a terminal.
+
+    Returns
+    -------
+    Dataset
+        Images of shape (N, 1, 8, 8), (N, 1, 28, 28) or (N, 3, 32, 32).
+
+    Raises
+    ------
+    ConfigError
+        No such data set, or its files are absent, unreadable or another data set's.
+    MissingExtraError
+        A package of the extra ``data`` is needed and not installed.
+    """
+    if name == "digits":
+        return _load_digits()
+    if name not in _SOURCES:
+        raise ConfigError(
+            f"there is no data set {name!r}; allowed are {', '.join(DATASETS)} (Dataset.from_arrays takes your own)"
+        )
+    source = _SOURCES[name]
+    found = locate(source, data_dir)
+    file = cache_file(cache_folder(cache_dir), name, (*found.train, *found.test))
+    with reporting(progress, f"decoding {name}") as report:
+        splits = list(cached(file, source.shape, lambda: decode(source, found, report)))
+    # The test images go first and each pair is dropped once scaled: 8-bit and float copies rarely live together.
+    x_test, y_test = _scaled(*splits.pop(), top=255)
+    x_train, y_train = _scaled(*splits.pop(), top=255)
+    return Dataset(name, x_train, y_train, x_test, y_test, len(source.class_names), source.class_names)
+
+
+def _load_digits() -> Dataset:
+    # The split is part of the file: numpy does not promise that a seed draws the same in its next version.
+    with (files("adelfl.data") / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        x_train, y_train = _scaled(archive["x_train"], archive["y_train"], top=16)
+        x_test, y_test = _scaled(archive["x_test"], archive["y_test"], top=16)
+    return Dataset("digits", x_train, y_train, x_test, y_test, len(_DIGITS), _DIGITS)
+
+
+def _scaled(pixels: NDArray[np.uint8], labels: NDArray[Any], top: int) -> tuple[Floats32, Ints]:
+    """(x / top − 0.5) / 0.5, computed as x / (top / 2) − 1, which is exact at both ends."""
+    x = np.divide(pixels, np.float32(top / 2), dtype=np.float32)
+    x -= 1.0
+    return x, labels.astype(np.int64, copy=False)

@@ -1,0 +1,319 @@
+"""Who holds which training samples.
+
+A data set of N samples is dealt to the devices without replacement: what one device holds, no other does. When there
+are more devices than N // ``min_size``, they cannot all have samples of their own; then the devices are split into as
+few groups of equal size as possible, and the whole data set is dealt to each group anew. So every sample is used once
+per group, the devices of one group share nothing, and no device holds a sample twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from adelfl.data.arrays import Ints, as_array, as_labels
+from adelfl.data.files import write_npz
+from adelfl.errors import ConfigError
+from adelfl.seeds import rng_for
+
+SMALLEST_ALPHA = 1e-9
+"""Below this the shares of a Dirichlet draw leave the range of floats; every device has one label long before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """For each device, the positions of its samples in the training set.
+
+    ``partition[u]`` is the int64 array of device u, ``len(partition)`` the number of devices, and iterating goes
+    through the devices in order. Build one with :func:`iid`, :func:`dirichlet` or :meth:`of`.
+
+    Attributes
+    ----------
+    indices : ndarray of int64, shape (total,)
+        Positions in the training set, device after device.
+    offsets : ndarray of int64, shape (devices + 1,)
+        Device u holds ``indices[offsets[u]:offsets[u + 1]]``.
+    samples : int
+        Size of the training set.
+    """
+
+    indices: Ints
+    offsets: Ints
+    samples: int
+
+    def __post_init__(self) -> None:
+        for key, array in (("indices", self.indices), ("offsets", self.offsets)):
+            if array.dtype != np.int64 or array.ndim != 1:
+                raise ConfigError(f"partition: {key} must be an int64 vector, not {array.dtype}, shape {array.shape}")
+        if self.offsets.size < 2:
+            raise ConfigError("partition: there must be at least one device")
+        if self.offsets[0] != 0 or self.offsets[-1] != self.indices.size:
+            raise ConfigError(
+                f"partition: offsets must run from 0 to {self.indices.size}, the number of indices, "
+                f"not from {self.offsets[0]} to {self.offsets[-1]}"
+            )
+        if (empty := np.flatnonzero(np.diff(self.offsets) < 1)).size:
+            raise ConfigError(f"partition: device #{empty[0] + 1} holds no samples; each needs at least one")
+        wrong = (self.indices < 0) | (self.indices >= self.samples)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            u = int(np.searchsorted(self.offsets, i, side="right"))
+            raise ConfigError(
+                f"partition: device #{u} holds sample {self.indices[i]}; the training set has 0 to {self.samples - 1}"
+            )
+
+    @classmethod
+    def of(cls, devices: Sequence[ArrayLike], samples: int) -> Partition:
+        """Build a partition of ``samples`` training samples from one sequence of positions per device."""
+        parts = []
+        for u, part in enumerate(devices, start=1):
+            array = as_array(f"partition: device #{u}", part)
+            if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+                raise ConfigError(f"partition: device #{u} must hold a list of whole numbers")
+            parts.append(array.astype(np.int64))
+        sizes = np.array([part.size for part in parts], dtype=np.int64)
+        indices = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return cls(indices, _offsets(sizes), samples)
+
+    def __len__(self) -> int:
+        return int(self.offsets.size - 1)
+
+    def __getitem__(self, u: int) -> Ints:
+        if not -len(self) <= u < len(self):
+            raise IndexError(f"there is no device {u}; the partition has {len(self)}")
+        u %= len(self)
+        return self.indices[self.offsets[u] : self.offsets[u + 1]]
+
+    def __iter__(self) -> Iterator[Ints]:
+        return (self[u] for u in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Partition):
+            return NotImplemented
+        return (
+            self.samples == other.samples
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.indices, other.indices)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def sizes(self) -> Ints:
+        """How many samples each device holds, shape (devices,)."""
+        return np.diff(self.offsets)
+
+    def label_counts(self, y: ArrayLike, classes: int | None = None) -> Ints:
+        """Count each device's labels.
+
+        Parameters
+        ----------
+        y : array_like of int, shape (samples,)
+            Labels of the training set.
+        classes : int, optional
+            Number of labels; by default the largest in ``y`` plus one.
+
+        Returns
+        -------
+        ndarray of int64, shape (devices, classes)
+        """
+        labels = as_labels("labels", y)
+        if labels.size != self.samples:
+            raise ConfigError(f"labels must be {self.samples}, one per training sample, not {labels.size}")
+        width = int(labels.max()) + 1 if classes is None else classes
+        if labels.max() >= width:
+            raise ConfigError(f"labels must be 0 to {width - 1}, not {labels.max()}")
+        owner = np.repeat(np.arange(len(self)), self.sizes)
+        flat = np.bincount(owner * width + labels[self.indices], minlength=len(self) * width)
+        return flat.reshape(len(self), width).astype(np.int64, copy=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only numbers, lists and strings: fit for JSON."""
+        return {"samples": self.samples, "devices": [part.tolist() for part in self]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Partition:
+        """The inverse of :meth:`to_dict`."""
+        try:
+            devices, samples = data["devices"], data["samples"]
+        except (KeyError, TypeError):
+            raise ConfigError("partition: expected the keys 'samples' and 'devices'") from None
+        if not isinstance(samples, int) or not isinstance(devices, (list, tuple)):
+            raise ConfigError("partition: 'samples' must be a whole number and 'devices' a list of lists")
+        return cls.of(devices, samples)
+
+    def save(self, path: str | Path) -> None:
+        """Write to an .npz file, whole or not at all."""
+        arrays = {"indices": self.indices, "offsets": self.offsets, "samples": np.array(self.samples, dtype=np.int64)}
+        try:
+            write_npz(Path(path), arrays)
+        except OSError as trouble:
+            raise ConfigError(f"{path}: cannot be written ({trouble.strerror or trouble})") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Partition:
+        """Read what :meth:`save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                indices, offsets, samples = archive["indices"], archive["offsets"], int(archive["samples"])
+        # Damage shows in many ways: zipfile, zlib, struct and numpy's header parser each have errors of their own.
+        except Exception as trouble:
+            raise ConfigError(f"{path}: cannot be read as a partition ({trouble})") from None
+        return cls(indices, offsets, samples)
+
+
+def iid(labels: ArrayLike, devices: int, seed: int, *, min_size: int = 1) -> Partition:
+    """Deal the samples at random, in equal parts (up to one sample).
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (N,)
+        Labels of the training set; only their number counts.
+    devices : int
+        How many devices; more than N // ``min_size`` of them share samples as the head of this module says.
+    seed : int
+        The run's seed.
+    min_size : int
+        Samples that every device holds at least, such as one batch.
+    """
+    y = as_labels("labels", labels)
+
+    def deal(group: int, sizes: Ints) -> Ints:
+        return rng_for(seed, "partition", "iid", group).permutation(y.size)
+
+    return _deal_to_groups(y.size, devices, min_size, deal)
+
+
+def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size: int = 1) -> Partition:
+    """Deal the samples so that each device has label shares of its own, after Hsu, Qi and Brown (2019).
+
+    Device u draws its label shares q_u ~ Dir(α p), where p are the shares in the training set, and then each of its
+    samples' labels from q_u; large α approaches :func:`iid`, small α leaves a device with one label. Sizes are equal
+    (up to one sample), and samples are dealt without replacement. When the samples of a label run out, the devices
+    still short of samples, in random order, draw the rest from q_u renormalised over the labels that are left.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (N,)
+        Labels of the training set.
+    devices : int
+        How many devices; more than N // ``min_size`` of them share samples as the head of this module says.
+    alpha : float
+        Concentration α, at least :data:`SMALLEST_ALPHA`.
+    seed : int
+        The run's seed.
+    min_size : int
+        Samples that every device holds at least, such as one batch.
+
+    References
+    ----------
+    T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the effects of non-identical data distribution for federated visual
+    classification", arXiv:1909.06335, 2019, section 3.
+    """
+    y = as_labels("labels", labels)
+    if not (np.isfinite(alpha) and alpha >= SMALLEST_ALPHA):
+        raise ConfigError(f"alpha must be a number of at least {SMALLEST_ALPHA:g}, not {alpha:g}; for α = ∞ use iid")
+    _, label, pool = np.unique(y, return_inverse=True, return_counts=True)
+
+    def deal(group: int, sizes: Ints) -> Ints:
+        rng = rng_for(seed, "partition", "dirichlet", group)
+        counts = _draw_label_counts(rng, pool, sizes, alpha)
+        # The samples of a label, in random order, go to the devices in turn; then each device's are mixed.
+        shuffled = rng.permutation(y.size)
+        samples = shuffled[np.argsort(label[shuffled], kind="stable")]
+        owner = np.repeat(np.tile(np.arange(sizes.size), pool.size), counts.T.ravel())
+        mixed = rng.permutation(y.size)
+        return samples[mixed[np.argsort(owner[mixed], kind="stable")]]
+
+    return _deal_to_groups(y.size, devices, min_size, deal)
+
+
+def _draw_label_counts(rng: np.random.Generator, pool: Ints, sizes: Ints, alpha: float) -> Ints:
+    """How many samples of each label a device gets, shape (devices, labels); rows add up to sizes, columns to pool."""
+    a = alpha * pool / pool.sum()
+    shape = (sizes.size, pool.size)
+    # The logarithm of a Gamma(a) variable, as Gamma(a + 1) U^(1/a): for small α the variable itself underflows.
+    log_q = np.log(rng.standard_gamma(a + 1.0, shape)) - rng.standard_exponential(shape) / a
+    counts = np.zeros(shape, dtype=np.int64)
+    wanted, left = sizes.copy(), pool.astype(np.int64)
+    while wanted.any():
+        # Random order, so that a device's number does not tell who is served last.
+        short = rng.permutation(np.flatnonzero(wanted))
+        weight = np.where(left > 0, log_q[short], -np.inf)
+        q = np.exp(weight - weight.max(axis=1, keepdims=True))
+        drawn = rng.multinomial(wanted[short], q / q.sum(axis=1, keepdims=True))
+        taken = np.diff(np.minimum(np.cumsum(drawn, axis=0), left), axis=0, prepend=0)
+        counts[short] += taken
+        wanted[short] -= taken.sum(axis=1)
+        left -= taken.sum(axis=0)
+    return counts
+
+
+def _deal_to_groups(samples: int, devices: int, min_size: int, deal: Callable[[int, Ints], Ints]) -> Partition:
+    """Deal the whole data set to each group of devices; ``deal(group, sizes)`` orders the samples by device."""
+    if devices < 1:
+        raise ConfigError(f"devices must be at least 1, not {devices}")
+    if not 1 <= min_size <= samples:
+        raise ConfigError(f"min_size must be 1 to {samples}, the size of the training set, not {min_size}")
+    groups = -(-devices // (samples // min_size))
+    sizes = [_equal(samples, int(count)) for count in _equal(devices, groups)]
+    indices = [deal(group, part) for group, part in enumerate(sizes)]
+    return Partition(np.concatenate(indices), _offsets(np.concatenate(sizes)), samples)
+
+
+def _equal(total: int, parts: int) -> Ints:
+    """Split a number into parts that differ by one at most."""
+    return total // parts + (np.arange(parts) < total % parts).astype(np.int64)
+
+
+def _offsets(sizes: Ints) -> Ints:
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def split_validation(labels: ArrayLike, fraction: float, seed: int) -> tuple[Ints, Ints]:
+    """Cut a validation set out of the training set, stratified: every label gives the same share (up to one sample).
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (N,)
+        Labels of the training set.
+    fraction : float
+        Share of the samples that goes to validation, between 0 and 1.
+    seed : int
+        The run's seed.
+
+    Returns
+    -------
+    train, validation : ndarray of int64
+        Positions in the training set, ascending; together they are all of 0 … N − 1. Every label keeps at least one
+        training sample.
+    """
+    y = as_labels("labels", labels)
+    if not 0.0 < fraction < 1.0:
+        raise ConfigError(f"fraction must lie between 0 and 1, not {fraction:g}")
+    _, label, pool = np.unique(y, return_inverse=True, return_counts=True)
+    quota = _apportion(fraction * pool, round(fraction * y.size), pool - 1)
+    if quota.sum() == 0:
+        raise ConfigError(
+            f"fraction {fraction:g} of {y.size} samples leaves the validation set empty; give a larger one"
+        )
+    order = rng_for(seed, "validation").permutation(y.size)
+    order = order[np.argsort(label[order], kind="stable")]
+    rank = np.arange(y.size) - np.repeat(np.cumsum(pool) - pool, pool)
+    held_out = np.zeros(y.size, dtype=bool)
+    held_out[order[rank < np.repeat(quota, pool)]] = True
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def _apportion(shares: np.ndarray, total: int, most: Ints) -> Ints:
+    """Round shares to whole numbers that add up to ``total``, largest remainders first, each at most ``most``."""
+    whole = np.minimum(np.floor(shares).astype(np.int64), most)
+    room = np.flatnonzero(whole < most)
+    first = room[np.argsort(whole[room] - shares[room], kind="stable")]
+    whole[first[: max(0, total - int(whole.sum()))]] += 1
+    return whole

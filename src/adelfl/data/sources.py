@@ -1,0 +1,136 @@
+"""Where the parquet files of a data set are: in a folder of the user's, or on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from adelfl.errors import ConfigError, MissingExtraError
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image data set in the Hugging Face layout.
+
+    Attributes
+    ----------
+    name : str
+        What a user types.
+    repo : str
+        Its name on the hub, ``owner/name``.
+    shape : tuple of int
+        Channels, height, width.
+    class_names : tuple of str
+        What the labels 0, 1, … stand for.
+    """
+
+    name: str
+    repo: str
+    shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The parquet files of the two splits, in the order of their shards."""
+
+    train: tuple[Path, ...]
+    test: tuple[Path, ...]
+
+
+def optional(module: str, package: str) -> Any:  # noqa: ANN401 - a module
+    """Import a module of the extra ``data``, or say how to get it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise MissingExtraError(package, "data") from None
+
+
+def locate(source: Source, data_dir: str | Path | None) -> Files:
+    """Find the files in ``data_dir`` or $ADELFL_DATA; only if neither is given, on the hub."""
+    given = data_dir or os.environ.get("ADELFL_DATA")
+    if not given:
+        return _from_hub(source)
+    origin = "data_dir" if data_dir else "$ADELFL_DATA"
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder} ({origin}) is not a folder; name the one that holds {source.name}/train-*.parquet "
+            f"and {source.name}/test-*.parquet"
+        )
+    if (files := find(source, folder)) is None:
+        raise ConfigError(
+            f"{folder} ({origin}) holds no {source.name}: expected {source.name}/train-*.parquet and "
+            f"{source.name}/test-*.parquet, as in huggingface.co/datasets/{source.repo}; put them there, "
+            f"or give no folder to fetch them from the hub"
+        )
+    return files
+
+
+def find(source: Source, folder: Path) -> Files | None:
+    """Look for both splits in one place under ``folder``, nearest to the plain layout first."""
+    for place in _places(source, folder):
+        splits = {}
+        for split in ("train", "test"):
+            for pattern in (f"{split}-*.parquet", f"{split}/*.parquet", f"{split}.parquet"):
+                if paths := sorted(place.glob(pattern)):
+                    _check_shards(paths)
+                    splits[split] = tuple(paths)
+                    break
+        if len(splits) == 2:
+            return Files(**splits)
+    return None
+
+
+def _places(source: Source, folder: Path) -> Iterator[Path]:
+    owner, short = source.repo.split("/")
+    snapshots = folder / f"datasets--{owner}--{short}" / "snapshots"
+    for base in (
+        folder / source.name,
+        folder / owner / short,
+        folder / f"{owner}--{short}",
+        *sorted(snapshots.glob("*")),
+        folder,
+    ):
+        for config in ("", source.name, "plain_text", "data", "default"):
+            yield base / config
+
+
+def _check_shards(paths: list[Path]) -> None:
+    shards = [re.search(r"-(\d{5})-of-(\d{5})", path.name) for path in paths]
+    numbers = {(int(m[1]), int(m[2])) for m in shards if m}
+    for _, total in numbers:
+        if missing := [i for i in range(total) if (i, total) not in numbers]:
+            raise ConfigError(
+                f"{paths[0].parent}: shard {missing[0]:05d}-of-{total:05d} is missing beside {paths[0].name}; "
+                "fetch the complete set"
+            )
+
+
+def _from_hub(source: Source) -> Files:
+    advice = f"name a folder that holds {source.name}/train-*.parquet as data_dir or in $ADELFL_DATA"
+    try:
+        hub = optional("huggingface_hub", "huggingface_hub")
+    except MissingExtraError as missing:
+        missing.args = (f"{missing}; or {advice}",)
+        raise
+    # The files on the hub do not change: what was fetched once is used without asking again.
+    for local in (True, False):
+        try:
+            folder = hub.snapshot_download(
+                source.repo, repo_type="dataset", allow_patterns="*.parquet", local_files_only=local
+            )
+            if (files := find(source, Path(folder))) is not None:
+                return files
+            trouble = "it holds no parquet files of the expected names"
+        # The hub's client raises its own errors, its HTTP library's and the operating system's.
+        except Exception as error:
+            trouble = (str(error).splitlines() or [type(error).__name__])[0]
+    raise ConfigError(
+        f"{source.name} cannot be fetched from huggingface.co/datasets/{source.repo} ({trouble}); {advice}"
+    )
