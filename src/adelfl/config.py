@@ -52,8 +52,8 @@ class LearningRateSection(_Section):
 class ConstantsSection(_Section):
     """[constants]."""
 
-    sigma2: Positive | list[Positive] = Constants.sigma2  # type: ignore[assignment]
-    G2: Positive = Constants.G2
+    sigma2: Positive | list[Positive] = 20.0
+    G2: Positive | list[Positive] = 1.5
     rho_c: NotNegative = Constants.rho_c
     rho_s: Positive = Constants.rho_s
     Gamma: NotNegative = Constants.Gamma
@@ -61,10 +61,8 @@ class ConstantsSection(_Section):
 
     def build(self) -> Constants:
         """The constants as an object."""
-        values = self.model_dump()
-        if isinstance(self.sigma2, list):
-            values["sigma2"] = tuple(self.sigma2)
-        return Constants(**values)
+        values: dict[str, Any] = self.model_dump()
+        return Constants(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
 
 
 class DeviceEntry(_Section):

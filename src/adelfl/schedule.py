@@ -56,8 +56,7 @@ class Schedule:
             raise ConfigError("a schedule needs either a batch scale m or one fixed batch size, not both")
         if self.sits_out.size == 0:
             object.__setattr__(self, "sits_out", np.zeros(self.fleet.groups, dtype=bool))
-        active = int(self.fleet.count[~self.sits_out].sum())
-        object.__setattr__(self, "cohort", min(self.cohort or active, active))
+        object.__setattr__(self, "cohort", min(self.cohort or self._active, self._active))
 
     @classmethod
     def uniform(
@@ -104,21 +103,37 @@ class Schedule:
         return np.where(S > 0, lam, 0.0)
 
     @property
+    def _active(self) -> int:
+        return int(self.fleet.count[~self.sits_out].sum())
+
+    @property
     def p_empty_bound(self) -> Floats:
-        """Lemma 1's bound Q(L+1−l, T_t/m)^U, shape (R, L); needs rule B3."""
+        """Lemma 1's bound Q(L+1−l, T_t/m)^U, shape (R, L); needs rule B3.
+
+        U counts the devices that take part in the round: not those that sit out because T_t ≤ B_u.
+        """
         if self.m is None:
             raise ConfigError("Lemma 1 bounds p_empty for batch rule B3; this schedule has one fixed batch size")
-        return participation.p_empty_bound(self.layers, self.deadlines / self.m, self.cohort)
+        takes_part = ~self.sits_out
+        by_upload = np.argsort(self.fleet.upload[takes_part], kind="stable")
+        devices = np.concatenate([[0], np.cumsum(self.fleet.count[takes_part][by_upload])])
+        here = devices[np.searchsorted(self.fleet.upload[takes_part][by_upload], self.deadlines, side="left")]
+        U = np.round(here * (self.cohort / self._active))
+        log_Q, _ = participation.survival(self.layers, self.deadlines / self.m)
+        p: Floats = np.exp(U[:, None] * log_Q[:, ::-1])
+        return p
 
     def p_empty(self, t: int) -> Floats:
-        """Exact probability that nobody delivers layer l in round t (from 0) with these batch sizes, shape (L,).
+        """Probability that nobody delivers layer l in round t (from 0) with these batch sizes, shape (L,).
 
-        With a cohort smaller than the fleet, the devices of the round count in proportion.
+        Exact if everybody takes part. For a cohort drawn at random it is the value for draws with replacement, which
+        is at least that without (Maclaurin's inequality) and the same for a fleet much larger than the cohort.
         """
-        active = int(self.fleet.count[~self.sits_out].sum())
-        log_p = participation.log_p_empty(self.layers, self.rates(t), self.fleet.count)
-        p: Floats = np.exp(log_p * (self.cohort / active))
-        return p
+        if self.cohort == self._active:
+            return participation.p_empty(self.layers, self.rates(t), self.fleet.count)
+        weight = np.where(self.sits_out, 0, self.fleet.count) / self._active
+        missed: Floats = 1.0 - weight @ participation.delivery(self.layers, self.rates(t))
+        return missed**self.cohort
 
     def expected_depth(self, rounds: Iterable[int] | None = None) -> Floats:
         """Mean over the fleet of E[min(z, L)], in layers; devices that sit out count as 0.

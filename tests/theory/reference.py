@@ -20,10 +20,10 @@ def survival(L, x):
 
 
 def batch_term(cost, T, m, sigma2, count):
-    """U⁻² Σ_u σ_u² / (m P_u (T − B_u)/T − 1), device by device."""
+    """U⁻² Σ_u σ_u² / (m P_u (1 − B_u/T) − 1)."""
     total = mp.mpf(0)
     for P, B, s2, n in zip(cost.P, cost.B, sigma2, count, strict=True):
-        total += n * mp.mpf(float(s2)) / (m * mp.mpf(float(P)) * (T - mp.mpf(float(B))) / T - 1)
+        total += n * mp.mpf(float(s2)) / (m * mp.mpf(float(P)) * (1 - mp.mpf(float(B)) / T) - 1)
     return total / mp.mpf(cost.U) ** 2
 
 

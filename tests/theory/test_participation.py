@@ -86,7 +86,7 @@ def test_q_to_the_u_bounds_the_exact_p(data):
     T = (B.max() + data.draw(log_uniform(1e-2, 1e2))) * np.array([3.0, 1.5, 1.0])
     least = np.max(T[:, None] / (P * (T[:, None] - B)))
     m = least * data.draw(st.one_of(st.just(1.0), log_uniform(1.0, 100.0)))
-    cohort = data.draw(st.integers(1, int(count.sum())))
+    cohort = data.draw(st.one_of(st.just(int(count.sum())), st.integers(1, int(count.sum()))))
     schedule = Schedule(Fleet.of(P, B, count), data.draw(st.integers(1, 12)), T, m=m, cohort=cohort)
     for t in range(3):
         np.testing.assert_array_equal(schedule.batch_sizes(t), b3_batches(m, P, B, T[t]))
@@ -128,7 +128,9 @@ def test_log_q_and_hazard_have_twelve_digits_from_x_1e_minus_12_to_5000(L):
         Q = [reference.survival(L, mp.mpf(float(v))) for v in x]
         q = [[a - b for a, b in zip(row, [mp.mpf(0), *row[:-1]], strict=True)] for row in Q]  # Q(s) − Q(s−1)
         expected_log = np.array([[float(mp.log(v)) for v in row] for row in Q])
-        expected_hazard = np.array([[float(a / b) for a, b in zip(*rows, strict=True)] for rows in zip(q, Q, strict=True)])
+        expected_hazard = np.array(
+            [[float(a / b) for a, b in zip(*rows, strict=True)] for rows in zip(q, Q, strict=True)]
+        )
     np.testing.assert_allclose(log_Q, expected_log, rtol=1e-12, atol=1e-300)
     np.testing.assert_allclose(hazard, expected_hazard, rtol=1e-12, atol=1e-300)
 

@@ -1,6 +1,6 @@
 """Lemma 2: with equal rates eq. (5) is FedAvg in expectation; with one batch size for all it favours fast devices."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -118,5 +118,5 @@ def test_the_floor_of_b3_leaves_a_bias_that_vanishes_as_batches_grow():
         assert np.all((rate >= 3.0 * (1 - 1e-12)) & (rate <= 3.0 * (1 + 1 / S)))
         bias.append(np.abs(3 * mean_weights(5, rate, p_empty(5, rate)) - 1).max())
     assert bias[0] > 0.02
-    assert all(later < earlier for earlier, later in zip(bias, bias[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(bias))
     assert bias[-1] < 1e-3

@@ -65,3 +65,27 @@ def test_a_thinned_schedule_shows_the_same_depth():
     fleet = Fleet.lognormal(5000, compute=16.0, sigma=0.5, upload=0.1, seed=3)
     schedule = Schedule.uniform(fleet, 5, 4, 4.0, batch=4)
     assert schedule.thinned(400).expected_depth([0]) == pytest.approx(schedule.expected_depth([0]), rel=0.01)
+
+
+def test_a_cohort_misses_a_layer_as_often_as_random_cohorts_do():
+    """Against the mean over all pairs of four devices, and of many devices like them."""
+    few = Schedule(Fleet.of([1.0, 1.0, 20.0, 20.0]), 3, np.array([2.0]), batch=4, cohort=2)
+    missed = 1.0 - few_deliveries(few)
+    pairs = [missed[i] * missed[j] for i in range(4) for j in range(i)]
+    assert np.all(few.p_empty(0) >= np.mean(pairs, axis=0))
+    n = 10_000
+    many = Schedule(Fleet.of([1.0, 20.0], 0.0, n), 3, np.array([2.0]), batch=4, cohort=2)
+    slow, fast = missed[0], missed[2]
+    exact = (n * (n - 1) * (slow**2 + fast**2) + 2 * n * n * slow * fast) / (2 * n * (2 * n - 1))
+    assert many.p_empty(0) == pytest.approx(exact, rel=1e-4)
+
+
+def few_deliveries(schedule: Schedule) -> np.ndarray:
+    from adelfl.theory.participation import delivery
+
+    return delivery(schedule.layers, schedule.rates(0))
+
+
+def test_lemma_1_counts_only_devices_that_take_part_in_the_round():
+    schedule = Schedule(Fleet.of([1.0, 2.0], [0.0, 9.0]), 3, np.array([5.0]), m=2.0)
+    assert np.all(schedule.p_empty(0) <= schedule.p_empty_bound[0] * (1 + 1e-12))

@@ -30,7 +30,7 @@ def exact_cost(problem: Problem, keep: NDArray[np.bool_]) -> RoundCost:
         P=problem.speed[keep],
         B=problem.fleet.upload[keep],
         share=problem.sigma2[keep] * (count / count.sum()),
-        G2=problem.constants.G2,
+        G2=np.asarray(problem.constants.G2, dtype=np.float64),
     )
 
 

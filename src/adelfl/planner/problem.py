@@ -23,8 +23,8 @@ class Constants:
     ----------
     sigma2 : float or tuple of float
         σ_u², variance of the gradient of one sample: one number, or one per device group.
-    G2 : float
-        G², bound on the expected squared norm of a stochastic gradient.
+    G2 : float or tuple of float
+        G², bound on the expected squared norm of a stochastic gradient: one number as in the paper, or one per layer.
     rho_c, rho_s : float
         Strong convexity and smoothness.
     Gamma : float
@@ -34,17 +34,16 @@ class Constants:
     """
 
     sigma2: float | tuple[float, ...] = 20.0
-    G2: float = 1.5
+    G2: float | tuple[float, ...] = 1.5
     rho_c: float = 0.1
     rho_s: float = 1.0
     Gamma: float = 0.0
     Delta1: float = 1.0
 
     def __post_init__(self) -> None:
-        for value in np.atleast_1d(self.sigma2):
-            _require("sigma2", float(value), value > 0, "positive")
-        for key in ("G2", "rho_s"):
-            _require(key, getattr(self, key), getattr(self, key) > 0, "positive")
+        for key in ("sigma2", "G2", "rho_s"):
+            for value in np.atleast_1d(getattr(self, key)):
+                _require(key, float(value), value > 0, "positive")
         for key in ("rho_c", "Gamma", "Delta1"):
             _require(key, getattr(self, key), getattr(self, key) >= 0, "zero or positive")
 
@@ -108,7 +107,10 @@ class Problem:
         given = np.size(self.constants.sigma2)
         if given not in (1, self.fleet.groups):
             raise ConfigError(f"sigma2 must be one number or {self.fleet.groups}, one per device group, not {given}")
-        if self.eta[0] * self.constants.rho_c >= 1 or np.any(self.eta * self.constants.rho_c >= 1):
+        given = np.size(self.constants.G2)
+        if given not in (1, self.layers):
+            raise ConfigError(f"G2 must be one number or {self.layers}, one per layer, not {given}")
+        if np.any(self.eta * self.constants.rho_c >= 1):
             raise ConfigError(
                 f"learning rate times rho_c must stay below 1, not {np.max(self.eta) * self.constants.rho_c:g}; "
                 "lower the initial learning rate or rho_c"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,8 +81,8 @@ class RoundCost:
         Compute speed and upload time of each group of alike devices.
     share : ndarray, shape (groups,)
         σ_u² times the group's share of the fleet.
-    G2 : float
-        G².
+    G2 : float or ndarray, shape (L,)
+        G²: one number as in the paper, or one per layer (l = 1..L), for which Lemma 3 holds just as well.
     """
 
     L: int
@@ -89,14 +90,15 @@ class RoundCost:
     P: Floats
     B: Floats
     share: Floats
-    G2: float
+    G2: float | Floats
 
-    @property
-    def truncation_scale(self) -> float:
-        """G² 4U/(U−1), the factor of C_t."""
-        return self.G2 * 4.0 * self.U / (self.U - 1.0)
+    @cached_property
+    def truncation_scale(self) -> Floats:
+        """G² 4U/(U−1), the factor of each layer's part of C_t, for s = L+1−l = 1..L."""
+        per_layer: Floats = np.broadcast_to(np.asarray(self.G2, dtype=np.float64), (self.L,))[::-1]
+        return per_layer * (4.0 * self.U / (self.U - 1.0))
 
-    @property
+    @cached_property
     def x_min(self) -> float:
         """T_t/m must exceed this for p_t^1 < 0.2."""
         return smallest_rate(self.L, self.U)
@@ -130,8 +132,8 @@ class RoundCost:
         log_Q, hazard = survival(self.L, x)
         p = np.exp(self.U * log_Q)
         room = 1.0 - 5.0 * p
-        c = 6.0 * self.truncation_scale * (p / room).sum(-1)
-        c_x = -6.0 * self.truncation_scale * self.U * (p * hazard / room**2).sum(-1)
+        c = 6.0 * (p / room) @ self.truncation_scale
+        c_x = -6.0 * self.U * (p * hazard / room**2) @ self.truncation_scale
         return c, c_x / m, -c_x * x / m
 
     def _log_truncation_slope(self, x: Floats) -> tuple[Floats, Floats]:
@@ -140,11 +142,11 @@ class RoundCost:
         log_p = self.U * log_Q
         p5 = np.minimum(5.0 * np.exp(log_p), 1.0)
         with np.errstate(divide="ignore"):
-            terms = log_p + np.log(h) - 2.0 * np.log1p(-p5)
+            terms = log_p + np.log(h) - 2.0 * np.log1p(-p5) + np.log(self.truncation_scale)
         top = terms.max(-1, keepdims=True)
         share = np.exp(terms - top)
         total = share.sum(-1)
-        log_slope = math.log(6.0 * self.truncation_scale * self.U) + top[..., 0] + np.log(total)
+        log_slope = math.log(6.0 * self.U) + top[..., 0] + np.log(total)
         s = np.arange(1, self.L + 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             bend = h * (self.U * (1.0 + p5) / (1.0 - p5) - 1.0) + 1.0 - (s - 1) / x[..., None]
@@ -214,7 +216,7 @@ def B(cost: RoundCost, T: ArrayLike, m: float, rho_s: float, Gamma: float) -> Fl
 
 def C(cost: RoundCost, T: ArrayLike, m: float) -> Floats:
     """C_t of Theorem 1 (Lemma 3 without η_t²), shape (R,)."""
-    return cost.truncation(T, m)[0] + cost.truncation_scale * cost.L
+    return cost.truncation(T, m)[0] + float(cost.truncation_scale.sum())
 
 
 def J(

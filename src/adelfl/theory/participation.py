@@ -152,7 +152,10 @@ def p_empty_bound(L: int, x: ArrayLike, U: int) -> Floats:
 
 def smallest_rate(L: int, U: int, p_limit: float = P_EMPTY_LIMIT) -> float:
     """The x with Q(L, x)^U = p_limit: below it Lemma 3's p_t^1 < 0.2 fails."""
-    return float(special.gammaincinv(L, -math.expm1(math.log(p_limit) / U)))
+    log_Q = math.log(p_limit) / U
+    if log_Q < -math.log(2.0):
+        return float(special.gammainccinv(L, math.exp(log_Q)))
+    return float(special.gammaincinv(L, -math.expm1(log_Q)))
 
 
 def expected_depth(L: int, rate: ArrayLike) -> Floats:
@@ -205,6 +208,9 @@ def deadline_for_depth(
     """
     if not 0.0 < fraction < 1.0:
         raise ConfigError(f"depth fraction must lie strictly between 0 and 1, not {fraction!r}")
+
+    if np.any(np.asarray(batch) <= 0):
+        raise ConfigError("deadline_for_depth needs a positive batch size for every device")
 
     def shortfall(T: float) -> float:
         return mean_depth(L, T, compute, upload, batch, count) - fraction
