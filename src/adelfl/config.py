@@ -62,7 +62,8 @@ class ConstantsSection(_Section):
     def build(self) -> Constants:
         """The constants as an object."""
         values: dict[str, Any] = self.model_dump()
-        return Constants(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
+        values |= {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
+        return Constants(**values)
 
 
 class DeviceEntry(_Section):

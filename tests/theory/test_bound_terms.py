@@ -1,6 +1,7 @@
 """Theorem 1 term by term: values, digits and exact derivatives."""
 
 import math
+from dataclasses import replace
 
 import mpmath as mp
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adelfl.theory import bound
-from adelfl.theory.participation import smallest_rate
+from adelfl.theory.participation import p_empty_bound, smallest_rate
 
 from . import reference
 from .reference import feasible_points, problems, round_cost
@@ -148,10 +149,10 @@ def test_excess_keeps_its_digits_where_c_less_its_constant_part_has_none(L, U):
     T = np.array([smallest_rate(L, U, 1e-18) * m])
     with mp.workdps(60):
         exact = float(
-            reference.truncation_term(cost, mp.mpf(float(T[0])), mp.mpf(m)) - L * mp.mpf(cost.truncation_scale)
+            reference.truncation_term(cost, mp.mpf(float(T[0])), mp.mpf(m)) - mp.mpf(float(cost.truncation_scale.sum()))
         )
     assert bound.excess(cost, np.ones(1), T, m) == pytest.approx(exact, rel=1e-11)
-    by_subtraction = float((bound.C(cost, T, m) - cost.truncation_scale * L)[0])
+    by_subtraction = float((bound.C(cost, T, m) - cost.truncation_scale.sum())[0])
     assert abs(by_subtraction / exact - 1.0) > 0.5
 
 
@@ -186,3 +187,16 @@ def test_violated_conditions_of_theorem_1_are_named(eta, rho_s, said):
     found = bound.violated_conditions(eta, rho_s)
     assert len(found) == len(said)
     assert all(word in sentence for word, sentence in zip(said, found, strict=True))
+
+
+def test_g2_per_layer_weighs_each_layers_own_p():
+    """Equal numbers per layer are the paper's one number; unequal ones are a sum over layers."""
+    L, U, T, m = 4, 12, np.array([3.0, 2.5]), 1.1
+    one = reference.round_cost(L, [U], [16.0], [0.1], [20.0], 1.5)
+    same = replace(one, G2=np.full(L, 1.5))
+    assert np.allclose(one.truncation(T, m), same.truncation(T, m), rtol=1e-14)
+    G2 = np.array([0.3, 2.0, 5.0, 0.1])
+    parts = sum(replace(one, G2=np.where(np.arange(L) == l, G2, 0.0)).truncation(T, m)[0] for l in range(L))
+    assert np.allclose(replace(one, G2=G2).truncation(T, m)[0], parts)
+    p = p_empty_bound(L, T / m, U)
+    assert np.allclose(parts, 4 * U / (U - 1) * (6 * p / (1 - 5 * p)) @ G2)
