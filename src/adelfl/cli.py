@@ -64,7 +64,7 @@ def plan(
     show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
 ) -> None:
     """Plan deadlines and batch sizes for a fleet and a time budget."""
-    from adelfl.config import load_problem
+    from adelfl.config.plan import load_problem
     from adelfl.planner import plan as solve
 
     if show and plot is None:

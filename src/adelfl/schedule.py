@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,29 +72,32 @@ class Schedule:
         """R."""
         return int(self.deadlines.size)
 
-    @property
+    @cached_property
     def _speed(self) -> Floats:
         return self.fleet.compute / self.local_iterations
 
-    def batch_sizes(self, t: int | slice = slice(None)) -> Ints:
+    def batch_sizes(self, t: int | slice = slice(None), groups: Ints | None = None) -> Ints:
         """S_t^u by rule B3 (or the fixed size); 0 where the device sits out.
 
         Parameters
         ----------
         t : int or slice
             Round index from 0, or a slice of rounds; all rounds by default.
+        groups : ndarray of int, optional
+            Which groups, in which order; all by default.
 
         Returns
         -------
         ndarray of int, shape (groups,) or (rounds, groups)
         """
+        chosen: Ints | slice = slice(None) if groups is None else groups
+        P, B, out = self._speed[chosen], self.fleet.upload[chosen], self.sits_out[chosen]
         T = np.asarray(self.deadlines[t])[..., None]
         if self.m is None:
-            sizes = np.full((*T.shape[:-1], self.fleet.groups), float(self.batch or 0))
+            sizes = np.full((*T.shape[:-1], P.size), float(self.batch or 0))
         else:
-            sizes = np.maximum(1.0, np.floor(self.m * self._speed * (T - self.fleet.upload) / T))
-        here = (self.fleet.upload < T) & ~self.sits_out
-        return np.where(here, sizes, 0.0).astype(np.int64)
+            sizes = np.maximum(1.0, np.floor(self.m * P * (T - B) / T))
+        return np.where((B < T) & ~out, sizes, 0.0).astype(np.int64)
 
     def rates(self, t: int | slice = slice(None)) -> Floats:
         """λ_u = P_u (T_t − B_u) / S_t^u with the integer batch sizes in force; 0 where the device sits out."""

@@ -1,39 +1,30 @@
-"""What a user's file may say, checked where it comes in: one sentence per mistake, with the file's own key."""
+"""What files have in common: sections, numbers, and mistakes said in one sentence with the file's own key."""
 
 from __future__ import annotations
 
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.learning_rate import ConstantRate, InverseDecay
-from adelfl.planner import Constants, Problem
+from adelfl.planner import Constants
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A table of a file: unknown keys and wrong types are refused."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class ProblemSection(_Section):
-    """[problem]."""
-
-    rounds: int = Field(ge=1, le=1_000_000)
-    budget: Positive
-    layers: int = Field(ge=1, le=1000)
-    cohort: int | None = Field(default=None, ge=2)
-    local_iterations: int = Field(default=1, ge=1)
-    baseline_batch: int = Field(default=16, ge=1)
-
-
-class LearningRateSection(_Section):
+class LearningRateSection(Section):
     """[learning_rate]."""
 
     schedule: Literal["inverse", "constant"] = "inverse"
@@ -49,7 +40,7 @@ class LearningRateSection(_Section):
         return ConstantRate(self.initial)
 
 
-class ConstantsSection(_Section):
+class ConstantsSection(Section):
     """[constants]."""
 
     sigma2: Positive | list[Positive] = 20.0
@@ -66,7 +57,7 @@ class ConstantsSection(_Section):
         return Constants(**values)
 
 
-class DeviceEntry(_Section):
+class DeviceEntry(Section):
     """[[device]]."""
 
     compute: Positive
@@ -75,13 +66,15 @@ class DeviceEntry(_Section):
     name: str | None = None
 
 
-class PlanFile(_Section):
-    """What ``adelfl plan`` reads."""
-
-    problem: ProblemSection
-    learning_rate: LearningRateSection = Field(default_factory=LearningRateSection)
-    constants: ConstantsSection = Field(default_factory=ConstantsSection)
-    device: list[DeviceEntry] = Field(default_factory=list)
+def listed_fleet(entries: list[DeviceEntry]) -> Fleet:
+    if not entries:
+        raise ConfigError("device: the fleet is empty; add [[device]] entries, or give a CSV file with --fleet")
+    return Fleet.of(
+        [d.compute for d in entries],
+        [d.upload for d in entries],
+        [d.count for d in entries],
+        [d.name or f"device #{i}" for i, d in enumerate(entries, start=1)],
+    )
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -95,51 +88,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({trouble.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as trouble:
         raise ConfigError(f"{path}: not valid TOML ({trouble})") from None
-
-
-def load_problem(path: Path, fleet_csv: Path | None = None) -> Problem:
-    """Build the planner's problem from a file.
-
-    Parameters
-    ----------
-    path : Path
-        TOML file with [problem], [learning_rate], [constants] and [[device]].
-    fleet_csv : Path, optional
-        CSV file with columns compute, upload, count; takes the place of the [[device]] entries.
-    """
-    values = read_toml(path)
-    try:
-        said = PlanFile.model_validate(values)
-        fleet = Fleet.from_csv(fleet_csv) if fleet_csv else _fleet(said.device)
-        sizes = said.problem
-        return Problem(
-            fleet=fleet,
-            layers=sizes.layers,
-            rounds=sizes.rounds,
-            budget=sizes.budget,
-            learning_rate=said.learning_rate.build(),
-            constants=said.constants.build(),
-            cohort=sizes.cohort,
-            local_iterations=sizes.local_iterations,
-            baseline_batch=sizes.baseline_batch,
-        )
-    except ValidationError as trouble:
-        raise ConfigError(f"{path}: {first_mistake(trouble)}") from None
-    except ConfigError as trouble:
-        if fleet_csv and str(trouble).startswith(str(fleet_csv)):
-            raise
-        raise ConfigError(f"{path}: {trouble}") from None
-
-
-def _fleet(entries: list[DeviceEntry]) -> Fleet:
-    if not entries:
-        raise ConfigError("device: the fleet is empty; add [[device]] entries, or give a CSV file with --fleet")
-    return Fleet.of(
-        [d.compute for d in entries],
-        [d.upload for d in entries],
-        [d.count for d in entries],
-        [d.name or f"device #{i}" for i, d in enumerate(entries, start=1)],
-    )
 
 
 _WORDS = {
@@ -156,7 +104,7 @@ _WORDS = {
 }
 
 
-def first_mistake(trouble: ValidationError) -> str:
+def first_mistake(file: type[Section], trouble: ValidationError) -> str:
     """The first of pydantic's complaints as one sentence that opens with the file's key."""
     errors = trouble.errors()
     # A union (number or list) complains once per branch; the number's complaint is the telling one.
@@ -168,7 +116,7 @@ def first_mistake(trouble: ValidationError) -> str:
     if error["type"] == "missing":
         return f"{key}: is missing"
     if error["type"] == "extra_forbidden":
-        allowed = _allowed(path[:-1])
+        allowed = _allowed(file, path[:-1])
         near = difflib.get_close_matches(str(path[-1]), allowed, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(allowed)}"
         return f"{key}: unknown key; {hint}"
@@ -181,14 +129,15 @@ def _is_branch(part: str) -> bool:
     return "[" in part or part in ("float", "list")
 
 
-def _allowed(path: list[Any]) -> list[str]:
-    sections: dict[str, type[_Section]] = {
-        "problem": ProblemSection,
-        "learning_rate": LearningRateSection,
-        "constants": ConstantsSection,
-        "device": DeviceEntry,
-    }
-    return list((sections[path[0]] if path else PlanFile).model_fields)
+def _allowed(file: type[Section], path: list[Any]) -> list[str]:
+    """The keys that the section at ``path`` knows."""
+    known: type[BaseModel] = file
+    for part in path:
+        if isinstance(part, str):
+            inner = known.model_fields[part].annotation
+            options = [inner, *get_args(inner)]
+            known = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
+    return list(known.model_fields)
 
 
 def _shown(value: object) -> str:

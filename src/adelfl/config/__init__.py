@@ -1,0 +1,1 @@
+"""What a user's file may say, checked where it comes in."""

@@ -1,0 +1,75 @@
+"""The file of ``adelfl plan``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from adelfl.config.sections import (
+    ConstantsSection,
+    DeviceEntry,
+    LearningRateSection,
+    Positive,
+    Section,
+    first_mistake,
+    listed_fleet,
+    read_toml,
+)
+from adelfl.errors import ConfigError
+from adelfl.fleet import Fleet
+from adelfl.planner import Problem
+
+
+class ProblemSection(Section):
+    """[problem]."""
+
+    rounds: int = Field(ge=1, le=1_000_000)
+    budget: Positive
+    layers: int = Field(ge=1, le=1000)
+    cohort: int | None = Field(default=None, ge=2)
+    local_iterations: int = Field(default=1, ge=1)
+    baseline_batch: int = Field(default=16, ge=1)
+
+
+class PlanFile(Section):
+    """What ``adelfl plan`` reads."""
+
+    problem: ProblemSection
+    learning_rate: LearningRateSection = Field(default_factory=LearningRateSection)
+    constants: ConstantsSection = Field(default_factory=ConstantsSection)
+    device: list[DeviceEntry] = Field(default_factory=list)
+
+
+def load_problem(path: Path, fleet_csv: Path | None = None) -> Problem:
+    """Build the planner's problem from a file.
+
+    Parameters
+    ----------
+    path : Path
+        TOML file with [problem], [learning_rate], [constants] and [[device]].
+    fleet_csv : Path, optional
+        CSV file with columns compute, upload, count; takes the place of the [[device]] entries.
+    """
+    values = read_toml(path)
+    try:
+        said = PlanFile.model_validate(values)
+        fleet = Fleet.from_csv(fleet_csv) if fleet_csv else listed_fleet(said.device)
+        sizes = said.problem
+        return Problem(
+            fleet=fleet,
+            layers=sizes.layers,
+            rounds=sizes.rounds,
+            budget=sizes.budget,
+            learning_rate=said.learning_rate.build(),
+            constants=said.constants.build(),
+            cohort=sizes.cohort,
+            local_iterations=sizes.local_iterations,
+            baseline_batch=sizes.baseline_batch,
+        )
+    except ValidationError as trouble:
+        raise ConfigError(f"{path}: {first_mistake(PlanFile, trouble)}") from None
+    except ConfigError as trouble:
+        if fleet_csv and str(trouble).startswith(str(fleet_csv)):
+            raise
+        raise ConfigError(f"{path}: {trouble}") from None

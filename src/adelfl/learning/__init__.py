@@ -1,0 +1,1 @@
+"""Where torch lives: the networks, their layers, and how they are trained."""

@@ -1,0 +1,118 @@
+"""Which engine computes a round: chosen by what the model and the local work allow, or named by the user."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from adelfl.errors import ConfigError
+from adelfl.learning.fused import Fused, primitives
+from adelfl.learning.hetero import Hetero
+from adelfl.learning.layers import Layer, is_per_sample
+from adelfl.learning.loop import Loop
+from adelfl.learning.stacked import Stacked
+from adelfl.learning.work import Engine
+
+EngineName = Literal["auto", "fused", "stacked", "loop"]
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How devices train.
+
+    Attributes
+    ----------
+    iterations : int
+        E.
+    weight_decay : float
+        ℓ2 regularisation: g + weight_decay · w.
+    momentum : float
+        Of the local steps within a round; it starts at zero in every round, so it matters for E > 1 only.
+    """
+
+    iterations: int = 1
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+
+
+def choose(model: nn.Module, local: LocalWork) -> EngineName:
+    """The quickest engine that computes this exactly."""
+    if not is_per_sample(model):
+        return "loop"
+    if local.iterations == 1:
+        return "fused" if primitives(model) is not None else "loop"
+    # Convolutions mapped over stacked weights become grouped ones, which CPUs do slowly.
+    dense = not any(isinstance(m, nn.Conv2d) for m in model.modules())
+    return "stacked" if dense else "loop"
+
+
+def build_engine(
+    name: EngineName,
+    model: nn.Module,
+    layers: tuple[Layer, ...],
+    x: Tensor,
+    y: Tensor,
+    local: LocalWork,
+    *,
+    widths: bool = False,
+) -> Engine:
+    """Build the engine that trains ``model`` in place on the samples (x, y).
+
+    Parameters
+    ----------
+    name : {"auto", "fused", "stacked", "loop"}
+        Which one; "auto" chooses.
+    model : nn.Module
+        On the same device as x and y.
+    layers : tuple of Layer
+        Its layers, input side first.
+    x, y : Tensor
+        All training samples and labels.
+    local : LocalWork
+        How devices train.
+    widths : bool
+        Whether devices train submodels of several widths (HeteroFL).
+    """
+    if name not in get_args(EngineName):
+        raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
+    if name == "auto":
+        name = choose(model, local)
+    if name != "loop" and not is_per_sample(model):
+        raise ConfigError(f"engine {name!r} needs a model whose samples do not influence each other; use 'loop'")
+    if name == "fused" and local.iterations > 1:
+        raise ConfigError("engine 'fused' computes one local iteration; use 'stacked' or 'loop' for more")
+
+    def build(model: nn.Module) -> Engine:
+        if name == "fused":
+            return Fused(model, layers, x, y, local.weight_decay)
+        engine = Stacked if name == "stacked" else Loop
+        return engine(model, layers, x, y, local.weight_decay, local.momentum)
+
+    return Hetero(model, build) if widths else build(model)
+
+
+def find_device(name: str) -> torch.device:
+    """A torch device by name: cpu, cuda, cuda:1, mps."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device must be cpu, cuda or mps, not {name!r}") from None
+    usable = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not usable.get(device.type, False):
+        raise ConfigError(f"device {name!r} is not available on this machine; use cpu")
+    return device
+
+
+def keep_memory() -> None:
+    """Ask glibc not to give large blocks back to the system after every step (it takes as long as the step)."""
+    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL("libc.so.6")
+    trim_threshold, mmap_threshold = -1, -3
+    libc.mallopt(trim_threshold, 1 << 30)
+    libc.mallopt(mmap_threshold, 1 << 30)

@@ -1,0 +1,341 @@
+"""The fused engine: one forward and one backward pass over the batches of all devices at once.
+
+With one local step all devices start from the same weights, so their batches can be concatenated; what tells devices
+apart is only the weight A[u,l]/S_u of each row in each layer's gradient. Devices are sorted by depth, deepest first, so
+the rows that reach layer l are a prefix: rows of devices that stopped leave the pass as it walks back, by slicing.
+
+    grad^l = Σ_i A[u(i),l]/S_u(i) ∂loss_i/∂w^l          over the rows i of devices that deliver layer l
+
+The walk needs a chain of known operations (nested ``nn.Sequential``); each knows how to go back for a prefix of rows,
+separately for its input (plain) and for its parameters (weighted).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from adelfl.errors import ConfigError
+from adelfl.learning.layers import Layer
+from adelfl.learning.submodel import Scaler
+from adelfl.learning.work import RoundWork
+
+_ATEN = torch.ops.aten
+_CHUNK_BYTES = 96 << 20  # activations that are kept at once; more rows than fit are taken in turns
+
+
+def primitives(model: nn.Module) -> list[nn.Module] | None:
+    """The model as a flat chain of operations that this engine knows, or None if it is not one."""
+    if not isinstance(model, nn.Sequential):
+        return None
+    chain: list[nn.Module] = []
+    for part in model:
+        if isinstance(part, nn.Sequential):
+            inner = primitives(part)
+            if inner is None:
+                return None
+            chain.extend(inner)
+        elif type(part) in _STEPS:
+            chain.append(part)
+        else:
+            return None
+    return chain
+
+
+@dataclass
+class _Linear:
+    module: nn.Linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        return functional.linear(x, self.module.weight, self.module.bias)
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        return delta @ self.module.weight
+
+    def grads(self, delta: Tensor, row_weight: Tensor) -> list[Tensor]:
+        weighted = delta * row_weight[:, None]
+        found = [weighted.t() @ self.x[: delta.shape[0]]]
+        if self.module.bias is not None:
+            found.append(weighted.sum(0))
+        return found
+
+
+@dataclass
+class _Conv:
+    module: nn.Conv2d
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        m = self.module
+        return functional.conv2d(x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
+
+    def _backward(self, delta: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+        m = self.module
+        found: tuple[Tensor, Tensor, Tensor] = _ATEN.convolution_backward(
+            delta,
+            self.x[: delta.shape[0]],
+            m.weight,
+            [m.out_channels],
+            m.stride,
+            m.padding,
+            m.dilation,
+            False,
+            [0, 0],
+            m.groups,
+            mask,
+        )
+        return found
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        return self._backward(delta, [True, False, False])[0]
+
+    def grads(self, delta: Tensor, row_weight: Tensor) -> list[Tensor]:
+        weighted = delta * row_weight.view(-1, 1, 1, 1)
+        _, weight, bias = self._backward(weighted, [False, True, self.module.bias is not None])
+        return [weight] if self.module.bias is None else [weight, bias]
+
+
+@dataclass
+class _GroupNorm:
+    module: nn.GroupNorm
+
+    def forward(self, x: Tensor) -> Tensor:
+        m = self.module
+        n, c = x.shape[:2]
+        self.x, self.spatial = x, math.prod(x.shape[2:])
+        out, self.mean, self.rstd = _ATEN.native_group_norm(
+            x, m.weight, m.bias, n, c, self.spatial, m.num_groups, m.eps
+        )
+        result: Tensor = out
+        return result
+
+    def _backward(self, delta: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+        n, m = delta.shape[0], self.module
+        found: tuple[Tensor, Tensor, Tensor] = _ATEN.native_group_norm_backward(
+            delta.contiguous(),
+            self.x[:n],
+            self.mean[:n],
+            self.rstd[:n],
+            m.weight,
+            n,
+            m.num_channels,
+            self.spatial,
+            m.num_groups,
+            mask,
+        )
+        return found
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        return self._backward(delta, [True, False, False])[0]
+
+    def grads(self, delta: Tensor, row_weight: Tensor) -> list[Tensor]:
+        if not self.module.affine:
+            return []
+        _, weight, bias = self._backward(delta * row_weight.view(-1, 1, 1, 1), [False, True, True])
+        return [weight, bias]
+
+
+@dataclass
+class _ReLU:
+    module: nn.ReLU
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.out = torch.relu(x)
+        return self.out
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        found: Tensor = _ATEN.threshold_backward(delta, self.out[: delta.shape[0]], 0)
+        return found
+
+
+@dataclass
+class _MaxPool:
+    module: nn.MaxPool2d
+
+    def _geometry(self) -> tuple[list[int], list[int], list[int], list[int], bool]:
+        m = self.module
+        kernel, stride, padding, dilation = (
+            [v, v] if isinstance(v, int) else list(v) for v in (m.kernel_size, m.stride, m.padding, m.dilation)
+        )
+        return kernel, stride, padding, dilation, bool(m.ceil_mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        out, self.indices = _ATEN.max_pool2d_with_indices(x, *self._geometry())
+        result: Tensor = out
+        return result
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        n = delta.shape[0]
+        found: Tensor = _ATEN.max_pool2d_with_indices_backward(delta, self.x[:n], *self._geometry(), self.indices[:n])
+        return found
+
+
+@dataclass
+class _Flatten:
+    module: nn.Flatten
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.shape = x.shape[1:]
+        return x.flatten(1)
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        return delta.reshape(delta.shape[0], *self.shape)
+
+
+@dataclass
+class _Scale:
+    module: Scaler
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.module.width
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        return delta / self.module.width
+
+
+_STEPS: dict[type[nn.Module], Any] = {
+    nn.Linear: _Linear,
+    nn.Conv2d: _Conv,
+    nn.GroupNorm: _GroupNorm,
+    nn.ReLU: _ReLU,
+    nn.MaxPool2d: _MaxPool,
+    nn.Flatten: _Flatten,
+    Scaler: _Scale,
+}
+
+
+class FusedPass:
+    """Weighted gradients of a chain for the concatenated batches of many devices."""
+
+    def __init__(self, model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> None:
+        chain = primitives(model)
+        if chain is None:
+            raise ConfigError("engine 'fused' needs a model that is a Sequential of known layers; use 'loop'")
+        self.steps = [_STEPS[type(module)](module) for module in chain]
+        layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
+        name_of = {id(value): name for name, value in model.named_parameters()}
+        names = [[name_of[id(p)] for p in module.parameters(recurse=False)] for module in chain]
+        own = [layer_of[n[0]] if n else None for n in names]
+        # An operation without parameters belongs to the parametrised one before it, or to the first.
+        self.layer: list[int] = []
+        for l in own:
+            self.layer.append(l if l is not None else self.layer[-1] if self.layer else 0)
+        self.names = names
+        self.rows_at_once = self._rows_that_fit(model, example)
+
+    def _rows_that_fit(self, model: nn.Module, example: Tensor) -> int:
+        x, kept = example[:1], 0
+        with torch.no_grad():
+            for step in self.steps:
+                x = step.forward(x)
+                kept += x.numel() * x.element_size()
+        return max(1, _CHUNK_BYTES // max(1, kept))
+
+    def gradients(
+        self, x: Tensor, y: Tensor, depth_rows: np.ndarray, row_weight: Tensor
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Walk forward and back over one chunk of rows.
+
+        Parameters
+        ----------
+        x, y : Tensor
+            Rows of devices sorted by depth, deepest first.
+        depth_rows : ndarray of int, shape (L,)
+            How many rows (a prefix) deliver layer l.
+        row_weight : Tensor, shape (L, rows)
+            A[u,l]/S_u of each row.
+
+        Yields
+        ------
+        name, gradient
+        """
+        for step in self.steps:
+            x = step.forward(x)
+        self.loss = functional.cross_entropy(x, y, reduction="none")
+        delta = torch.softmax(x, 1)
+        delta[torch.arange(y.shape[0]), y] -= 1.0
+        for k in range(len(self.steps) - 1, -1, -1):
+            step, l = self.steps[k], self.layer[k]
+            n = int(depth_rows[l])
+            if n == 0:
+                return
+            delta = delta[:n]
+            if self.names[k]:
+                yield from zip(self.names[k], step.grads(delta, row_weight[l, :n]), strict=True)
+            if k == 0 or not any(self.names[:k]):
+                return
+            below = int(depth_rows[self.layer[k - 1]])
+            if below == 0:
+                return
+            delta = step.input_grad(delta[:below])
+
+
+class Fused:
+    """One pass for all devices; exact for one local step of models whose samples do not influence each other."""
+
+    name = "fused"
+
+    def __init__(
+        self, model: nn.Module, layers: tuple[Layer, ...], x: Tensor, y: Tensor, weight_decay: float = 0.0
+    ) -> None:
+        self.x, self.y = x, y
+        self.layers = layers
+        self.weight_decay = weight_decay
+        self.parameters = dict(model.named_parameters())
+        self.walk = FusedPass(model, layers, x)
+
+    @torch.no_grad()
+    def run(self, work: RoundWork) -> float:
+        """Do one round."""
+        order = np.argsort(-work.progress.z, kind="stable")
+        order = order[(work.progress.z[order] > 0) & (work.A[order] != 0).any(axis=1)]
+        if order.size == 0:
+            return math.nan
+        work = work.only(order)
+        total, loss = weighted_gradients(self.walk, self.x, self.y, work)
+        for l, layer in enumerate(self.layers):
+            decay = self.weight_decay * float(work.A[:, l].sum())
+            for name in layer.parameters:
+                w = self.parameters[name]
+                if decay:
+                    w.mul_(1.0 - work.eta * decay)
+                if name in total:
+                    w.add_(total[name], alpha=-work.eta)
+        return loss
+
+
+def weighted_gradients(walk: FusedPass, x: Tensor, y: Tensor, work: RoundWork) -> tuple[dict[str, Tensor], float]:
+    """Σ_u A[u,l] g_u^l for every parameter, and the mean over devices of their mean loss.
+
+    Devices of ``work`` are sorted by depth, deepest first.
+    """
+    device = x.device
+    L = work.progress.layers
+    reach = work.sizes @ work.progress.delivered  # rows that deliver layer l
+    per_row = np.repeat(work.A / work.sizes[:, None], work.sizes, axis=0).T.astype(np.float32)
+    row_weight = torch.from_numpy(per_row).to(device)
+    rows = torch.from_numpy(work.rows[0]).to(device)
+    loss_weight = torch.from_numpy(np.repeat(1.0 / work.sizes, work.sizes).astype(np.float32)).to(device)
+    total: dict[str, Tensor] = {}
+    loss = 0.0
+    for start in range(0, rows.shape[0], walk.rows_at_once):
+        part = rows[start : start + walk.rows_at_once]
+        inside = np.clip(reach - start, 0, part.shape[0])
+        weights = row_weight[:, start : start + part.shape[0]]
+        for name, grad in walk.gradients(x.index_select(0, part), y.index_select(0, part), inside, weights):
+            if name in total:
+                total[name] += grad
+            else:
+                total[name] = grad
+        loss += float(walk.loss @ loss_weight[start : start + part.shape[0]])
+    assert reach.shape == (L,)
+    return total, loss / work.sizes.size

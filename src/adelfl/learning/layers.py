@@ -1,0 +1,331 @@
+"""The layers of a network, from the input side to the output side: the units that a straggler delivers or not.
+
+A layer is one parametrised block (SPEC section 1). :func:`find_layers` reads the blocks of any module off one forward
+pass; :func:`given_layers` takes them from the user.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from adelfl.errors import ConfigError
+
+_FOLLOWERS: tuple[type[nn.Module], ...] = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.PReLU,
+    *([nn.RMSNorm] if hasattr(nn, "RMSNorm") else []),  # younger than the oldest torch that we take
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One of the L layers.
+
+    Attributes
+    ----------
+    name : str
+        The module that holds the layer's parameters, or what the user called it.
+    parameters : tuple of str
+        Names as in ``model.named_parameters()``, and in that order.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+
+
+def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
+    """Find the layers of a module by running it once on an example.
+
+    - Every module that ran and owns parameters is a layer, placed by when it first ran.
+    - Norms (BatchNorm, GroupNorm, LayerNorm, ...) and PReLU join the layer before them, or the first if none is before.
+    - A parameter that is used without its module being called (``out_proj`` of ``nn.MultiheadAttention``), or that
+      hangs on a module whose children are layers (a position embedding), joins the nearest module around it that ran:
+      its layer, or of its layers the one nearest to the input. There backpropagation has surely passed its uses.
+    - A tied weight belongs to one layer, the one that ran first: its gradient is complete only when backpropagation,
+      which comes from the other side, has reached that use too.
+    - Frozen parameters (``requires_grad`` false) are left out, and so are layers that have no others.
+
+    The model is unchanged afterwards: parameters, buffers, hooks and training modes.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any module that takes one tensor. It runs in evaluation mode.
+    example : Tensor
+        A batch that the model takes; one sample is enough.
+
+    Returns
+    -------
+    tuple of Layer
+        Input side first: entry l − 1 is layer l of the paper, and backpropagation visits them from the last.
+
+    Raises
+    ------
+    ConfigError
+        If nothing can be trained, the model does not take the example, or a parameter plays no part in the output.
+    """
+    trainable = _trainable(model)
+    ran, used = _run(model, example)
+    if unused := [name for key, name in trainable.items() if key not in used]:
+        more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""
+        raise ConfigError(
+            f"parameter {unused[0]!r}{more} plays no part in the model's output; "
+            "remove it, or freeze it with requires_grad_(False)"
+        )
+    owners: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        for parameter in _own(module):
+            owners.setdefault(id(parameter), []).append(name)
+    homes = _homes(model, ran)
+    members: dict[str, set[int]] = {}
+    for key in trainable:
+        # An owner that ran itself knows better when the weight was used than one that is only placed by its parent.
+        direct = [name for name in owners[key] if name in ran]
+        home = min((homes[name] for name in direct or owners[key]), key=ran.__getitem__)
+        members.setdefault(home, set()).add(key)
+    layers = []
+    for home in sorted(members, key=ran.__getitem__):
+        mine = members[home]
+        layers.append(Layer(_title(model, home, mine), tuple(name for key, name in trainable.items() if key in mine)))
+    return tuple(layers)
+
+
+def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tuple[Layer, ...]:
+    """Make the layers that the user lists, for a model whose own order of execution is not what is wanted.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any module. It is not run.
+    groups : sequence of (str or sequence of str)
+        One entry per layer, input side first: names of modules or parameters, as ``model.named_modules()`` and
+        ``model.named_parameters()`` give them. A name stands for all trainable parameters below it. A tied weight may
+        be named in several layers, once under each of its names, and belongs to the first of these layers.
+
+    Returns
+    -------
+    tuple of Layer
+        In the given order.
+
+    Raises
+    ------
+    ConfigError
+        If a trainable parameter is named by no entry or by two, or an entry names nothing that can be trained.
+    """
+    trainable = _trainable(model)
+    every = dict(model.named_parameters(remove_duplicate=False))
+    taken: dict[str, int] = {}
+    layer_of: dict[int, int] = {}
+    titles: list[str] = []
+    for number, group in enumerate(groups, start=1):
+        prefixes = [group] if isinstance(group, str) else list(group)
+        titles.append(", ".join(prefixes))
+        for prefix in prefixes:
+            below = [name for name in every if name == prefix or name.startswith(f"{prefix}.")]
+            if not below:
+                raise ConfigError(f"layers: entry {number} names {prefix!r}, {_no_such(model, every, prefix)}")
+            for name in below:
+                if name in taken:
+                    raise ConfigError(
+                        f"layers: parameter {name!r} is named by entries {taken[name]} and {number}; name it once"
+                        if taken[name] != number
+                        else f"layers: parameter {name!r} is named twice by entry {number}; name it once"
+                    )
+                taken[name] = number
+                layer_of.setdefault(id(every[name]), number)
+    for key, name in trainable.items():
+        if key not in layer_of:
+            raise ConfigError(
+                f"layers: parameter {name!r} is in no entry; every trainable parameter must be in one "
+                "(add it, or freeze it with requires_grad_(False))"
+            )
+    layers = []
+    for number, title in enumerate(titles, start=1):
+        parameters = tuple(name for key, name in trainable.items() if layer_of[key] == number)
+        if not parameters:
+            raise ConfigError(f"layers: entry {number} ({title}) holds no trainable parameter of its own; remove it")
+        layers.append(Layer(title, parameters))
+    return tuple(layers)
+
+
+def is_per_sample(model: nn.Module) -> bool:
+    """Whether the rows of a batch do not influence each other, as the modules' training modes stand.
+
+    False where a BatchNorm would use the statistics of the batch. Modules of other makers that mix rows are not seen.
+    """
+    return not any(
+        isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None)
+        for module in model.modules()
+    )
+
+
+def check_supported(model: nn.Module) -> None:
+    """Raise ConfigError if a module draws random numbers while training (dropout with p > 0, RReLU).
+
+    Its draws would come from torch's global generator, and runs would not be repeatable, nor simulated and real runs
+    alike.
+    """
+    for name, module in model.named_modules():
+        p = _drop_probability(module)
+        where = f"{name or 'the model'} ({type(module).__name__})"
+        if p > 0:
+            raise ConfigError(f"{where}: dropout with p = {p:g} is not supported; set it to 0")
+        if isinstance(module, nn.RReLU) and module.lower != module.upper:
+            raise ConfigError(f"{where}: random slopes are not supported; use nn.LeakyReLU")
+
+
+def _drop_probability(module: nn.Module) -> float:
+    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+        return float(module.dropout)
+    if "drop" in type(module).__name__.lower():  # also DropPath and the like of other makers
+        p = getattr(module, "p", getattr(module, "drop_prob", 0.0))
+        return float(p) if isinstance(p, int | float) else 0.0
+    return 0.0
+
+
+def _trainable(model: nn.Module) -> dict[int, str]:
+    """Id of every trainable parameter → its name, in the order of ``named_parameters``."""
+    named = list(model.named_parameters())
+    for name, parameter in named:
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ConfigError(f"parameter {name!r} has no shape yet; run the model once on a batch before using it")
+    trainable = {id(parameter): name for name, parameter in named if parameter.requires_grad}
+    if not trainable:
+        why = "all its parameters are frozen" if named else "it has no parameters"
+        raise ConfigError(f"the model cannot be trained: {why}; give a model with parameters that require gradients")
+    return trainable
+
+
+def _own(module: nn.Module) -> list[nn.Parameter]:
+    return list(module.parameters(recurse=False))
+
+
+def _run(model: nn.Module, example: Tensor) -> tuple[dict[str, int], set[int]]:
+    """Names of the modules that ran → when; and the ids of the parameters that the output depends on."""
+    ran: dict[str, int] = {}
+    names = {module: name for name, module in model.named_modules()}
+
+    def note(module: nn.Module, _: object) -> None:
+        ran.setdefault(names[module], len(ran))
+
+    handles = [module.register_forward_pre_hook(note) for module in names]
+    try:
+        with _untouched(model), torch.enable_grad():
+            output = model(example)
+    except Exception as trouble:
+        shape = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
+        raise ConfigError(f"the model cannot be run on the example input of shape {shape}: {trouble}") from trouble
+    finally:
+        for handle in handles:
+            handle.remove()
+    return ran, _reached(output)
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; training modes and buffers as they were afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    buffers = [
+        (module, key, buffer, buffer.detach().clone())
+        for module in modes
+        for key, buffer in module.named_buffers(recurse=False)
+    ]
+    try:
+        for module in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        with torch.no_grad():
+            for module, key, buffer, before in buffers:
+                setattr(module, key, buffer)  # a forward pass may also have put another tensor in its place
+                buffer.copy_(before)
+
+
+def _reached(output: object) -> set[int]:
+    """Ids of the leaf tensors that backpropagation from the output would reach, without running it."""
+    heap, nodes, leaves = [output], [], set()
+    while heap:
+        value = heap.pop()
+        if isinstance(value, Tensor):
+            nodes.append(value.grad_fn)
+            leaves.add(id(value))
+        elif isinstance(value, Mapping):
+            heap.extend(value.values())
+        elif isinstance(value, list | tuple):
+            heap.extend(value)
+    seen = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.add(id(node.variable))
+        nodes.extend(parent for parent, _ in node.next_functions)
+    return leaves
+
+
+def _homes(model: nn.Module, ran: Mapping[str, int]) -> dict[str, str]:
+    """Name of every module that owns parameters → name of the module whose layer they are in."""
+    modules = dict(model.named_modules())
+    # The nearest module around each owner that ran speaks for its parameters.
+    speaker = {name: _nearest(name, ran) for name, module in modules.items() if _own(module)}
+    order = sorted(set(speaker.values()), key=ran.__getitem__)
+    main = [name for name in order if not _follows(modules[name])] or order
+    # Of nested speakers the inner ones are the layers; what the outer ones own goes to the first of these.
+    layers = [name for name in main if not any(_inside(other, name) for other in main)]
+    home = {}
+    for name in order:
+        if name in layers:
+            home[name] = name
+        elif name in main:
+            home[name] = next(layer for layer in layers if _inside(layer, name))
+        else:
+            before = [layer for layer in layers if ran[layer] < ran[name]]
+            home[name] = before[-1] if before else layers[0]
+    return {name: home[voice] for name, voice in speaker.items()}
+
+
+def _nearest(name: str, ran: Mapping[str, int]) -> str:
+    while name not in ran:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _inside(name: str, outer: str) -> bool:
+    return name != outer and (not outer or name.startswith(f"{outer}."))
+
+
+def _follows(module: nn.Module) -> bool:
+    """Whether a module belongs to the layer before it: a norm, of torch or by its name and shapes, or a PReLU."""
+    if isinstance(module, _FOLLOWERS):
+        return True
+    looks = "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
+    return looks and all(max(p.shape, default=1) == p.numel() for p in _own(module))
+
+
+def _title(model: nn.Module, name: str, members: set[int]) -> str:
+    """The outermost module around ``name``, short of the model, that holds trainable parameters of this layer only."""
+    title = name
+    while outer := name.rpartition(".")[0]:
+        if any(p.requires_grad and id(p) not in members for p in model.get_submodule(outer).parameters()):
+            break
+        title = name = outer
+    return title or type(model).__name__
+
+
+def _no_such(model: nn.Module, parameters: Mapping[str, object], name: str) -> str:
+    known = [*(module for module, _ in model.named_modules() if module), *parameters]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"names are like {', '.join(map(repr, list(parameters)[:3]))}"
+    return f"which is no module or parameter with parameters below it; {hint}"

@@ -1,0 +1,94 @@
+"""The loop engine: one device after another, as a client would do it. Slow, plain, takes anything: the reference."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from adelfl.learning.layers import Layer
+from adelfl.learning.work import RoundWork
+
+
+class Loop:
+    """Each device trains for itself from the round's weights; then w^l ← w^l + Σ_u A[u,l] (w_u^l − w^l)."""
+
+    name = "loop"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: tuple[Layer, ...],
+        x: Tensor,
+        y: Tensor,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+    ) -> None:
+        self.model, self.layers, self.x, self.y = model, layers, x, y
+        self.weight_decay, self.momentum = weight_decay, momentum
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.buffers = dict(model.named_buffers())
+
+    def run(self, work: RoundWork) -> float:
+        """Do one round."""
+        start = {name: p.detach().clone() for name, p in self.parameters.items()}
+        total = {name: torch.zeros_like(p) for name, p in start.items()}
+        buffers = {name: torch.zeros_like(b) for name, b in self.buffers.items()}
+        losses = []
+        starts = work.starts
+        for u in range(work.sizes.size):
+            if work.progress.z[u] == 0 or not work.A[u].any():
+                continue
+            rows = [torch.from_numpy(r[starts[u] : starts[u + 1]]).to(self.x.device) for r in work.rows]
+            local_buffers = {name: b.clone() for name, b in self.buffers.items()}
+            update, loss = self._train(start, local_buffers, rows, int(work.progress.z[u]), work.eta)
+            losses.append(loss)
+            for l, layer in enumerate(self.layers):
+                for name in layer.parameters:
+                    if name in update:
+                        total[name].add_(update[name], alpha=float(work.A[u, l]))
+            for name, b in local_buffers.items():
+                buffers[name] += b
+        if not losses:
+            return math.nan
+        with torch.no_grad():
+            for name, p in self.parameters.items():
+                p.add_(total[name])
+            for name, b in self.buffers.items():
+                # Running statistics of batch norm: the mean over those who contributed.
+                b.copy_(buffers[name] / len(losses))
+        return sum(losses) / len(losses)
+
+    def _train(
+        self, start: dict[str, Tensor], buffers: dict[str, Tensor], rows: list[Tensor], z: int, eta: float
+    ) -> tuple[dict[str, Tensor], float]:
+        """A device's update per layer, the sum of the steps that it completed, and its loss in the first step."""
+        L = len(self.layers)
+        update: dict[str, Tensor] = {}
+        velocity: dict[str, Tensor] = {}
+        first_loss = math.nan
+        for iteration, chosen in enumerate(rows):
+            done = min(L, z - iteration * L)
+            if done <= 0:
+                break
+            names = [name for layer in self.layers[L - done :] for name in layer.parameters]
+            local = {
+                name: (w + update[name] if name in update else w.detach()).requires_grad_() for name, w in start.items()
+            }
+            logits = functional_call(self.model, (local, buffers), (self.x.index_select(0, chosen),))
+            loss = functional.cross_entropy(logits, self.y.index_select(0, chosen))
+            grads = torch.autograd.grad(loss, [local[name] for name in names])
+            if iteration == 0:
+                first_loss = float(loss.detach())
+            with torch.no_grad():
+                for name, grad in zip(names, grads, strict=True):
+                    step = grad + self.weight_decay * local[name] if self.weight_decay else grad
+                    if self.momentum:
+                        velocity[name] = step = (
+                            step + self.momentum * velocity[name] if name in velocity else step.clone()
+                        )
+                    update[name] = update[name] - eta * step if name in update else -eta * step
+        return update, first_loss

@@ -1,0 +1,101 @@
+"""The stacked engine: the weights of many devices side by side, one vectorised step for all of them.
+
+For E > 1 devices leave the common weights after their first step, so batches cannot be concatenated; weights are
+stacked instead and the step is mapped over them (``torch.func.vmap``). Devices of like batch size go together; shorter
+batches are filled up with rows of weight zero.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional
+
+from adelfl.learning.layers import Layer
+from adelfl.learning.work import RoundWork
+
+_CHUNK_BYTES = 256 << 20
+
+
+class Stacked:
+    """Vectorised local SGD over devices; for models whose samples do not influence each other."""
+
+    name = "stacked"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: tuple[Layer, ...],
+        x: Tensor,
+        y: Tensor,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+    ) -> None:
+        self.model, self.layers, self.x, self.y = model, layers, x, y
+        self.weight_decay, self.momentum = weight_decay, momentum
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
+        self.weight_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
+
+        def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, row_weight: Tensor) -> Tensor:
+            logits = functional_call(model, weights, (x,))
+            return functional.cross_entropy(logits, y, reduction="none") @ row_weight
+
+        self.step: Any = vmap(grad_and_value(loss))
+
+    def run(self, work: RoundWork) -> float:
+        """Do one round."""
+        contributes = (work.progress.z > 0) & (work.A != 0).any(axis=1)
+        chosen = np.flatnonzero(contributes)
+        if chosen.size == 0:
+            return math.nan
+        # Like batch sizes together, so that little is filled up.
+        chosen = chosen[np.argsort(work.sizes[chosen], kind="stable")]
+        at_once = max(1, int(_CHUNK_BYTES // (4 * self.weight_bytes)))
+        total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        losses = 0.0
+        for low in range(0, chosen.size, at_once):
+            losses += self._chunk(work.only(chosen[low : low + at_once]), total)
+        with torch.no_grad():
+            for name, p in self.parameters.items():
+                p.add_(total[name])
+        return losses / chosen.size
+
+    def _chunk(self, work: RoundWork, total: dict[str, Tensor]) -> float:
+        U, S, L = work.sizes.size, int(work.sizes.max()), work.progress.layers
+        device = self.x.device
+        place = np.arange(S)
+        used = place < work.sizes[:, None]
+        source = np.minimum(work.starts[:-1, None] + place, work.starts[1:, None] - 1)
+        row_weight = torch.from_numpy((used / work.sizes[:, None]).astype(np.float32)).to(device)
+        start = {name: p.detach() for name, p in self.parameters.items()}
+        local = {name: p.expand(U, *p.shape).clone() for name, p in start.items()}
+        velocity: dict[str, Tensor] = {}
+        first = 0.0
+        for iteration, rows in enumerate(work.rows):
+            # Layer l of this iteration is done iff z ≥ iteration·L + (L+1−l).
+            done = work.progress.z[:, None] >= iteration * L + np.arange(L, 0, -1)
+            if not done.any():
+                break
+            index = torch.from_numpy(rows[source].reshape(-1)).to(device)
+            x = self.x.index_select(0, index).reshape(U, S, *self.x.shape[1:])
+            y = self.y.index_select(0, index).reshape(U, S)
+            grads, loss = self.step(local, x, y, row_weight)
+            if iteration == 0:
+                first = float(loss.sum())
+            mask = torch.from_numpy(done.astype(np.float32)).to(device)
+            for name, grad in grads.items():
+                step = grad + self.weight_decay * local[name] if self.weight_decay else grad
+                if self.momentum:
+                    velocity[name] = step = step + self.momentum * velocity[name] if name in velocity else step
+                m = mask[:, self.layer_of[name]].view(U, *([1] * (step.dim() - 1)))
+                local[name] = local[name] - work.eta * m * step
+        A = torch.from_numpy(work.A.astype(np.float32)).to(device)
+        for name, w in local.items():
+            total[name] += torch.tensordot(A[:, self.layer_of[name]], w - start[name], dims=1)
+        return first

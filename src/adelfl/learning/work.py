@@ -1,0 +1,73 @@
+"""What one round asks of an engine: which rows each device trains on, how far it gets, how much that counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.strategies.base import Progress
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundWork:
+    """One round's local work, for the devices that deliver something.
+
+    Attributes
+    ----------
+    rows : tuple of ndarray of int
+        For each local iteration, the training samples of all devices one after another, shape (Σ S_u,).
+    sizes : ndarray of int, shape (U,)
+        S_u.
+    A : ndarray, shape (U, L)
+        Weights of the merge.
+    progress : Progress
+        How far each device comes.
+    eta : float
+        Learning rate.
+    width : ndarray, shape (U,), or None
+        HeteroFL's widths.
+    """
+
+    rows: tuple[Ints, ...]
+    sizes: Ints
+    A: Floats
+    progress: Progress
+    eta: float
+    width: Floats | None = None
+
+    @property
+    def starts(self) -> Ints:
+        """Where each device's rows begin, shape (U + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    def only(self, chosen: Ints) -> RoundWork:
+        """The same work for some of the devices, in the given order."""
+        starts = self.starts
+        take = (
+            np.concatenate([np.arange(starts[u], starts[u + 1]) for u in chosen]) if chosen.size else np.zeros(0, int)
+        )
+        p = self.progress
+        return RoundWork(
+            tuple(rows[take] for rows in self.rows),
+            self.sizes[chosen],
+            self.A[chosen],
+            Progress(p.z[chosen], p.layers, p.local_iterations, p.rate[chosen]),
+            self.eta,
+            None if self.width is None else self.width[chosen],
+        )
+
+
+class Engine(Protocol):
+    """Computes a round: changes the model's weights in place, gives the mean loss of those who contributed."""
+
+    name: str
+
+    def run(self, work: RoundWork) -> float:
+        """Do one round's local work and merge it. NaN if nobody contributed."""
+        ...

@@ -1,0 +1,229 @@
+"""What happened in every round: one run is one folder, written as it goes. One writer, many readers.
+
+    run.json                 configuration, seed, versions, strategy, schedule: written before the first round
+    rounds.jsonl             a line per round; ``pandas.read_json(".../rounds.jsonl", lines=True)`` reads it
+    wall.jsonl               how long rounds took on the wall clock: the only thing that differs between equal runs
+    checkpoint.safetensors   weights and place in the files above, replaced as the run goes, gone at its end
+    model.safetensors        the final weights
+    result.json              summary; a run that has it is finished
+
+A run that is killed leaves the last checkpoint and perhaps lines after it; :meth:`RunWriter.reopen` cuts those off, so
+that it ends with the same bytes as a run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from adelfl.errors import AdelError, ConfigError
+
+Weights = dict[str, NDArray[Any]]
+
+
+class RunBusyError(AdelError):
+    """Another process is writing this run."""
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON so that readers see the old file or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _write_weights(path: Path, weights: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    save_file({name: np.ascontiguousarray(w) for name, w in weights.items()}, temporary, metadata=metadata)
+    os.replace(temporary, path)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stands."""
+
+    round: int
+    time: float
+    weights: Weights
+
+
+class RunWriter:
+    """Writes one run. Use :meth:`create` for a new one, :meth:`reopen` for one that was interrupted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = _lock(folder)
+        self._rounds: IO[bytes] = (folder / "rounds.jsonl").open("ab")
+        self._wall: IO[bytes] = (folder / "wall.jsonl").open("ab")
+
+    @classmethod
+    def create(cls, folder: Path, about: Mapping[str, Any]) -> RunWriter:
+        """Begin a run; the folder appears with its run.json inside, or not at all."""
+        if folder.exists():
+            raise ConfigError(f"{folder} exists already; choose another name, or continue it with: adelfl resume")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            write_json(temporary / "run.json", about)
+            temporary.chmod(0o755)
+            temporary.rename(folder)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return cls(folder)
+
+    @classmethod
+    def reopen(cls, folder: Path) -> tuple[RunWriter, Checkpoint | None]:
+        """Continue a run from its last checkpoint; what was written after it is cut off."""
+        writer = cls(folder)
+        path = folder / "checkpoint.safetensors"
+        found, ends = None, {"rounds": 0, "wall": 0}
+        if path.exists():
+            with safe_open(path, framework="numpy") as file:
+                said = file.metadata()
+            found = Checkpoint(int(said["round"]), float(said["time"]), load_file(path))
+            ends = {name: int(said[f"{name}_bytes"]) for name in ends}
+        writer._rounds.truncate(ends["rounds"])
+        writer._wall.truncate(ends["wall"])
+        return writer, found
+
+    def append(self, row: Mapping[str, Any], wall_seconds: float) -> None:
+        """Add a round."""
+        self._rounds.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+        self._wall.write(b'{"round":%d,"seconds":%.6f}\n' % (row["round"], wall_seconds))
+        if row["accuracy"] is not None:
+            self.flush()
+
+    def flush(self) -> None:
+        """Let readers see what was written so far."""
+        self._rounds.flush()
+        self._wall.flush()
+
+    def checkpoint(self, round: int, time: float, weights: Weights) -> None:
+        """Remember where the run stands: first the rows, then the weights that follow from them."""
+        self.flush()
+        ends = {f"{name}_bytes": str(file.seek(0, os.SEEK_END)) for name, file in self._files()}
+        metadata = {"round": str(round), "time": repr(time), **ends}
+        _write_weights(self.folder / "checkpoint.safetensors", weights, metadata)
+
+    def finish(self, result: Mapping[str, Any], weights: Weights) -> None:
+        """End the run: model, then result, then the checkpoint goes."""
+        self.flush()
+        _write_weights(self.folder / "model.safetensors", weights, {})
+        write_json(self.folder / "result.json", result)
+        (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+
+    def _files(self) -> tuple[tuple[str, IO[bytes]], ...]:
+        return ("rounds", self._rounds), ("wall", self._wall)
+
+    def close(self) -> None:
+        """Release the files."""
+        for _, file in self._files():
+            file.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _lock(folder: Path) -> int | None:
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover - Windows has no flock; two writers are then the user's care
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise RunBusyError(f"{folder}: another process is writing this run") from None
+    return descriptor
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Reads one run, finished or not."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: str | Path) -> RunRecord:
+        """Open a run folder, or say why it is none."""
+        folder = Path(folder)
+        if not (folder / "run.json").is_file():
+            raise ConfigError(f"{folder}: not a run (it has no run.json)")
+        record = cls(folder)
+        _ = record.about
+        return record
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """Configuration, seed, versions, strategy, schedule."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as trouble:
+            raise ConfigError(f"{self.folder}: run.json cannot be read ({trouble})") from None
+        return found
+
+    @cached_property
+    def result(self) -> dict[str, Any] | None:
+        """The summary, or None while the run is not finished."""
+        path = self.folder / "result.json"
+        if not path.exists():
+            return None
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """A row per round; a line that is not complete yet is left out."""
+        return list(self._rows("rounds.jsonl"))
+
+    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
+        with suppress(FileNotFoundError), open(self.folder / name, encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):
+                    yield json.loads(line)
+
+    @property
+    def evaluations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Virtual times and accuracies of the evaluations."""
+        rows = [row for row in self.rounds if row["accuracy"] is not None]
+        return np.array([row["time"] for row in rows]), np.array([row["accuracy"] for row in rows])
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall-clock time that the rounds took."""
+        return float(sum(row["seconds"] for row in self._rows("wall.jsonl")))
+
+    def weights(self) -> Weights:
+        """The final weights."""
+        try:
+            return load_file(self.folder / "model.safetensors")
+        except (OSError, SafetensorError) as trouble:
+            raise ConfigError(f"{self.folder}: no final model ({trouble})") from None
+
+
+def find_runs(folder: Path) -> list[RunRecord]:
+    """All runs below a folder, by name; what is not a run is passed over."""
+    return [
+        RunRecord(path.parent) for path in sorted(folder.glob("**/run.json")) if not path.parent.name.startswith(".")
+    ]

@@ -1,0 +1,63 @@
+"""The luck of a round: who takes part, how long layers take, which samples are drawn. The same for every strategy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.data.partition import Partition
+from adelfl.latency import LatencyModel
+from adelfl.seeds import rng_for
+from adelfl.strategies.base import Ints, Orders, Progress, Setting
+
+Bools = NDArray[np.bool_]
+
+
+def draw_cohort(setting: Setting, seed: int, t: int) -> Ints:
+    """The devices of round t in ascending order: all of them, or a random cohort."""
+    if setting.cohort is None or setting.cohort == setting.devices:
+        return np.arange(setting.devices)
+    chosen = rng_for(seed, "cohort", t).choice(setting.devices, setting.cohort, replace=False, shuffle=False)
+    return np.sort(chosen)
+
+
+def draw_progress(
+    setting: Setting, latency: LatencyModel, seed: int, t: int, devices: Ints, orders: Orders
+) -> tuple[Progress, float]:
+    """How far each device comes by the deadline, and when the round ends (seconds after its start)."""
+    L, E = setting.layers, setting.local_iterations
+    takes_part = orders.batch > 0
+    cost = orders.batch if orders.width is None else orders.batch * orders.width**2
+    P, B = setting.compute[devices], setting.upload[devices]
+    rng = rng_for(seed, "latency", t)
+    finished = np.cumsum(latency.layer_times(rng, cost / P, E * L), axis=1)
+    upload = latency.upload_times(rng, B)
+    if orders.guaranteed:
+        z = np.where(takes_part, E * L, 0)
+        return Progress(z, L, E, np.where(takes_part, np.inf, 0.0)), orders.deadline
+    if np.isinf(orders.deadline):
+        z = np.where(takes_part, E * L, 0)
+        ends = np.where(takes_part, finished[:, -1] + upload, 0.0)
+        return Progress(z, L, E, np.where(takes_part, np.inf, 0.0)), float(ends.max())
+    left = orders.deadline - upload
+    z = np.where(takes_part, (finished <= left[:, None]).sum(axis=1), 0)
+    rate = np.where(takes_part, P * np.maximum(left, 0.0) / np.maximum(cost, 1e-300), 0.0)
+    return Progress(z, L, E, rate), orders.deadline
+
+
+def draw_rows(
+    partition: Partition, seed: int, t: int, devices: Ints, sizes: Ints, iterations: int
+) -> tuple[NDArray[np.int64], ...]:
+    """Samples with replacement for each device and local iteration, device after device.
+
+    Draw s of device u is the same number whatever the batch sizes are, so a larger batch extends a smaller one.
+    """
+    most = int(sizes.max(initial=0))
+    start, held = partition.offsets[devices], partition.sizes[devices]
+    used: Bools = np.arange(most)[:, None] < sizes
+    found = []
+    for iteration in range(iterations):
+        luck = rng_for(seed, "batch", t, iteration).random((most, devices.size))
+        position = start + np.minimum((luck * held).astype(np.int64), held - 1)
+        found.append(partition.indices[position.T[used.T]])
+    return tuple(found)

@@ -1,0 +1,308 @@
+"""Algorithm 1 on a virtual clock: a strategy, a trainer, and luck that all strategies share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from adelfl.clock import VirtualClock, monotonic
+from adelfl.data import Dataset, Partition
+from adelfl.errors import AdelError, ConfigError
+from adelfl.latency import Exponential, LatencyModel
+from adelfl.learning.engines import EngineName, LocalWork, build_engine, find_device
+from adelfl.learning.layers import Layer
+from adelfl.learning.work import RoundWork
+from adelfl.record import Checkpoint, RunRecord, RunWriter, Weights
+from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
+from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
+
+LAST_EVALUATIONS = 3
+"""The final accuracy is the mean of so many last evaluations, since the last iterate alone is noisy."""
+
+_CHECKPOINT_SECONDS = 2.0
+_EVALUATION_ROWS = 2048
+
+
+class TrainingError(AdelError):
+    """Training broke down: a loss or a weight is not a finite number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """One run, ready to go.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        What is learned.
+    partition : Partition
+        Who holds which training samples, one entry per device.
+    model : nn.Module
+        At its initial weights; a run trains a copy.
+    layers : tuple of Layer
+        Its layers, input side first.
+    strategy : Strategy
+        Deadlines, batch sizes, merge.
+    seed : int
+        Of the run's luck.
+    local : LocalWork
+        Local iterations, regularisation, momentum.
+    latency : LatencyModel
+        How long layers and uploads take.
+    engine : str
+        "auto", "fused", "stacked" or "loop".
+    device : str
+        Torch device.
+    evaluations : int
+        How often accuracy is measured, evenly over the budget.
+    """
+
+    dataset: Dataset
+    partition: Partition
+    model: nn.Module
+    layers: tuple[Layer, ...]
+    strategy: Strategy
+    seed: int
+    local: LocalWork = field(default_factory=LocalWork)
+    latency: LatencyModel = field(default_factory=Exponential)
+    engine: EngineName = "auto"
+    device: str = "cpu"
+    evaluations: int = 25
+
+    def __post_init__(self) -> None:
+        devices = self.strategy.setting.devices
+        if len(self.partition) != devices:
+            raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")
+        if self.strategy.setting.layers != len(self.layers):
+            raise ConfigError(
+                f"the strategy counts {self.strategy.setting.layers} layers, the model {len(self.layers)}"
+            )
+
+
+Report = Callable[[dict[str, Any]], None]
+
+
+def simulate(
+    experiment: Experiment,
+    writer: RunWriter | None = None,
+    checkpoint: Checkpoint | None = None,
+    report: Report | None = None,
+) -> dict[str, Any]:
+    """Run an experiment to the end of its budget.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        What to run.
+    writer : RunWriter, optional
+        Where to record it.
+    checkpoint : Checkpoint, optional
+        Where to continue.
+    report : callable, optional
+        Called with every round's row.
+
+    Returns
+    -------
+    dict
+        ``final_accuracy``, ``accuracy`` at quarters of the budget, ``depth`` (mean share of layers), ``rounds``,
+        ``time``, ``engine``.
+    """
+    run = _Run(experiment, writer, report)
+    return run.go(checkpoint)
+
+
+@dataclass(frozen=True, eq=False)
+class _Round:
+    """A round before it is trained: who is asked what, how far they come, how much that counts."""
+
+    t: int
+    devices: Ints
+    orders: Orders
+    progress: Progress
+    A: Floats
+    start: float
+    end: float
+
+    @property
+    def contributes(self) -> NDArray[np.bool_]:
+        """Whether device u adds anything to the merge, shape (U,)."""
+        found: NDArray[np.bool_] = (self.progress.z > 0) & (self.A != 0).any(axis=1)
+        return found
+
+
+class _Run:
+    def __init__(self, experiment: Experiment, writer: RunWriter | None, report: Report | None) -> None:
+        self.experiment, self.writer, self.report = experiment, writer, report
+        self.setting = experiment.strategy.setting
+        self.eta = self.setting.learning_rate.values(self.setting.rounds)
+        device = find_device(experiment.device)
+        data = experiment.dataset
+        self.x, self.x_test = (torch.from_numpy(v).to(device) for v in (data.x_train, data.x_test))
+        self.y, self.y_test = (torch.from_numpy(v).to(device) for v in (data.y_train, data.y_test))
+        self.model = deepcopy(experiment.model).to(device).train()
+        widths = experiment.strategy.orders(0, np.arange(1)).width is not None
+        self.engine = build_engine(
+            experiment.engine, self.model, experiment.layers, self.x, self.y, experiment.local, widths=widths
+        )
+        self.summary = Summary(self.setting.budget, self.setting.layers * self.setting.local_iterations)
+
+    def go(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
+        clock = VirtualClock()
+        if checkpoint is None:
+            upcoming = self._prepare(0, 0.0)
+            self._keep(self._evaluated({"round": 0, "time": 0.0}), 0.0)
+        else:
+            clock.sleep_until(checkpoint.time)
+            self._load(checkpoint.weights)
+            self._remember()
+            upcoming = self._prepare(checkpoint.round, clock.now())
+        saved = monotonic()
+        while upcoming is not None:
+            began = monotonic()
+            current = upcoming
+            loss = self._train(current)
+            clock.sleep_until(current.end)
+            upcoming = self._prepare(current.t + 1, clock.now())
+            row = self._row(current, loss)
+            if upcoming is None or self._is_due(current):
+                row = self._evaluated(row)
+            self._keep(row, monotonic() - began)
+            if self.writer is not None and monotonic() - saved > _CHECKPOINT_SECONDS:
+                self.writer.checkpoint(current.t + 1, clock.now(), self._weights())
+                saved = monotonic()
+        result = self.summary.result() | {"engine": self.engine.name}
+        if self.writer is not None:
+            self.writer.finish(result, self._weights())
+        return result
+
+    def _prepare(self, t: int, now: float) -> _Round | None:
+        """What will happen in round t; None if there is no such round, or none that fits into the budget."""
+        e, s = self.experiment, self.setting
+        if t >= s.rounds:
+            return None
+        devices = draw_cohort(s, e.seed, t)
+        orders = e.strategy.orders(t, devices)
+        progress, length = draw_progress(s, e.latency, e.seed, t, devices, orders)
+        if now + length > s.budget * (1 + 1e-9):
+            return None
+        return _Round(t, devices, orders, progress, e.strategy.weights(t, progress), now, now + length)
+
+    def _train(self, r: _Round) -> float | None:
+        """Do the round's local work and merge it; the mean loss of those who contributed, if anybody did."""
+        if not r.contributes.any():
+            return None
+        e, s = self.experiment, self.setting
+        rows = draw_rows(e.partition, e.seed, r.t, r.devices, r.orders.batch, s.local_iterations)
+        eta = float(self.eta[r.t])
+        loss = self.engine.run(RoundWork(rows, r.orders.batch, r.A, r.progress, eta, r.orders.width))
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the training loss became {loss} in round {r.t + 1}; lower the learning rate (now {eta:g})"
+            )
+        return loss
+
+    def _row(self, r: _Round, loss: float | None) -> dict[str, Any]:
+        row = {
+            "round": r.t + 1,
+            "time": r.end,
+            "deadline": r.end - r.start,
+            "loss": None,
+            "accuracy": None,
+            "train_loss": loss,
+            "batch": r.orders.batch.tolist(),
+            "depth": r.progress.z.tolist(),
+            "contributors": (r.progress.delivered & (r.A != 0)).sum(axis=0).tolist(),
+        }
+        if r.devices.size < self.setting.devices:
+            row["devices"] = r.devices.tolist()
+        return row
+
+    def _is_due(self, r: _Round) -> bool:
+        """Whether the round crossed one of the evenly spaced moments of evaluation."""
+        every = self.setting.budget / self.experiment.evaluations
+        return math.floor(r.end / every + 1e-9) > math.floor(r.start / every + 1e-9)
+
+    def _keep(self, row: dict[str, Any], seconds: float) -> None:
+        self.summary.add(row)
+        if self.writer is not None:
+            self.writer.append(row, seconds)
+        if self.report is not None:
+            self.report(row)
+
+    def _remember(self) -> None:
+        """Count the rows that an interrupted run has already."""
+        assert self.writer is not None
+        for row in RunRecord(self.writer.folder).rounds:
+            self.summary.add(row)
+
+    def _evaluated(self, row: dict[str, Any]) -> dict[str, Any]:
+        loss, accuracy = self._evaluate(row["round"])
+        return row | {"loss": loss, "accuracy": accuracy}
+
+    @torch.no_grad()
+    def _evaluate(self, round: int) -> tuple[float, float]:
+        self.model.eval()
+        loss, right = 0.0, 0
+        for x, y in zip(
+            torch.split(self.x_test, _EVALUATION_ROWS), torch.split(self.y_test, _EVALUATION_ROWS), strict=True
+        ):
+            logits: Tensor = self.model(x)
+            loss += float(functional.cross_entropy(logits, y, reduction="sum"))
+            right += int((logits.argmax(1) == y).sum())
+        self.model.train()
+        loss, accuracy = loss / self.y_test.shape[0], right / self.y_test.shape[0]
+        if not math.isfinite(loss):
+            raise TrainingError(f"the test loss became {loss} after round {round}; lower the learning rate")
+        return loss, accuracy
+
+    def _weights(self) -> Weights:
+        return {name: value.detach().cpu().numpy() for name, value in self.model.state_dict().items()}
+
+    def _load(self, weights: Weights) -> None:
+        self.model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
+
+
+class Summary:
+    """What a table says of a run, from its rows."""
+
+    def __init__(self, budget: float, steps: int) -> None:
+        self.budget, self.steps = budget, steps
+        self.times: list[float] = []
+        self.accuracies: list[float] = []
+        self.depths: list[float] = []
+        self.rounds = 0
+        self.last_time = 0.0
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Count one row."""
+        if row["accuracy"] is not None:
+            self.times.append(row["time"])
+            self.accuracies.append(row["accuracy"])
+            self.last_time = row["time"]
+        if row["round"] > 0:
+            self.rounds = row["round"]
+            self.depths.append(sum(row["depth"]) / (len(row["depth"]) * self.steps))
+
+    def result(self) -> dict[str, Any]:
+        """Final accuracy, accuracy at quarters of the budget, mean depth, rounds."""
+        times, accuracies = np.array(self.times), np.array(self.accuracies)
+        at = [accuracies[np.searchsorted(times, q * self.budget * (1 + 1e-9), side="right") - 1] for q in QUARTERS]
+        return {
+            "final_accuracy": float(np.mean(accuracies[-LAST_EVALUATIONS:])),
+            "accuracy": {f"{q:.0%}": float(a) for q, a in zip(QUARTERS, at, strict=True)},
+            "depth": float(np.mean(self.depths)) if self.depths else 0.0,
+            "rounds": self.rounds,
+            "time": self.last_time,
+        }
+
+
+QUARTERS = (0.25, 0.5, 0.75, 1.0)

@@ -1,0 +1,53 @@
+"""One paper per file, and the names they go by.
+
+A strategy from outside the package is found by an entry point in the group ``adelfl.strategies``, or by an import path
+``package.module:Class`` in place of its name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from adelfl.errors import ConfigError
+from adelfl.strategies.base import Orders, Progress, Setting, Strategy
+
+__all__ = ["BUILT_IN", "Orders", "Progress", "Setting", "Strategy", "find_strategy", "strategy_names"]
+
+BUILT_IN = {
+    "oracle": "adelfl.strategies.oracle:Oracle",
+    "adel": "adelfl.strategies.adel:Adel",
+    "salf": "adelfl.strategies.salf:Salf",
+    "heterofl": "adelfl.strategies.heterofl:HeteroFL",
+    "drop": "adelfl.strategies.drop:Drop",
+    "wait": "adelfl.strategies.wait:Wait",
+}
+
+
+def _registered() -> dict[str, str]:
+    outside = {point.name: point.value for point in entry_points(group="adelfl.strategies")}
+    return outside | BUILT_IN
+
+
+def strategy_names() -> list[str]:
+    """The names that :func:`find_strategy` knows."""
+    return list(_registered())
+
+
+def find_strategy(name: str) -> type[Strategy]:
+    """Find a strategy class by its name, or by an import path ``package.module:Class``."""
+    known = _registered()
+    path = known.get(name, name)
+    if ":" not in path:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise ConfigError(f"strategy {name!r} is not known; {hint} Others are given as package.module:Class")
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as trouble:
+        raise ConfigError(f"strategy {name!r} cannot be imported ({trouble})") from None
+    if not (isinstance(found, type) and issubclass(found, Strategy)):
+        raise ConfigError(f"strategy {name!r} is not a subclass of adelfl.strategies.Strategy")
+    return found

@@ -1,0 +1,66 @@
+"""SALF: use the layers that stragglers finished, at a fixed deadline and batch size.
+
+Lang, Cohen, Shlezinger, "Stragglers-aware low-latency synchronous federated learning via layer-wise model updates",
+IEEE Transactions on Communications 73(5), 2025.
+
+    w^l ← w^l − η Σ_u A[u,l] g_u^l,     A[u,l] = 1[z_u ≥ L+1−l] / (|U_l| (1 − p_l)),     p_l = Π_u Q(L+1−l, λ_u)
+"""
+
+from __future__ import annotations
+
+from adelfl.strategies.base import (
+    AverageOver,
+    Correction,
+    Floats,
+    Ints,
+    Orders,
+    Progress,
+    Setting,
+    Strategy,
+    check_choice,
+    fixed_batch,
+    layerwise,
+)
+from adelfl.theory.participation import p_empty
+
+
+class Salf(Strategy):
+    """Layer-wise merge, T_max / R, one batch size.
+
+    Parameters
+    ----------
+    setting : Setting
+    average_over : {"contributors", "all"}
+        Eq. (5), or the rule of SALF's released code: over all U devices, one that did not reach a layer counting
+        with the old weights.
+    correction : {"unbiased", "none"}
+        With or without 1/(1 − p).
+    """
+
+    name = "salf"
+
+    def __init__(
+        self, setting: Setting, *, average_over: AverageOver = "contributors", correction: Correction = "unbiased"
+    ) -> None:
+        super().__init__(setting)
+        check_choice("average_over", average_over, AverageOver)
+        check_choice("correction", correction, Correction)
+        self.average_over: AverageOver = average_over
+        self.correction: Correction = correction
+
+    @property
+    def label(self) -> str:
+        """Name which average and correction it is."""
+        if self.average_over == "all":
+            return f"{self.name} (average over all)"
+        return self.name if self.correction == "unbiased" else f"{self.name} (no correction)"
+
+    def orders(self, t: int, devices: Ints) -> Orders:
+        """S for everybody, T_max / R."""
+        T = self.setting.uniform_deadline
+        return Orders(T, fixed_batch(self.setting, devices, T))
+
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """Eq. (5) with the exact p of the batch sizes in force."""
+        p = p_empty(progress.layers, progress.rate)
+        return layerwise(progress, p, self.correction, self.average_over)

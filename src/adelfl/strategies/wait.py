@@ -1,0 +1,28 @@
+"""Wait for everybody: synchronous FedAvg.
+
+McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+
+    w ← w − η (1/U) Σ_u g_u          a round lasts as long as its slowest device
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
+
+
+class Wait(Strategy):
+    """FedAvg; a round that would end after T_max does not happen."""
+
+    name = "wait"
+
+    def orders(self, t: int, devices: Ints) -> Orders:
+        """S for everybody, no deadline."""
+        return Orders(math.inf, np.full(devices.size, self.setting.batch))
+
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """A = 1/U."""
+        return np.full((progress.z.size, progress.layers), 1.0 / progress.z.size)
