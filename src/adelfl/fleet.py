@@ -124,6 +124,41 @@ class Fleet:
         return cls.of(speeds, uploads)
 
     @classmethod
+    def uniform(cls, size: int, *, low: float, high: float, upload: float = 0.0, seed: int) -> Fleet:
+        """Draw devices whose speeds are uniform between two numbers."""
+        return cls.of(rng_for(seed, "fleet").uniform(low, high, size), upload)
+
+    @classmethod
+    def two_class(
+        cls, size: int, *, fast: float, slow: float, slow_share: float, upload: float = 0.0, seed: int
+    ) -> Fleet:
+        """A given share of slow devices among fast ones; which ones are slow is drawn."""
+        speeds = np.full(size, fast)
+        speeds[rng_for(seed, "fleet").permutation(size)[: round(slow_share * size)]] = slow
+        return cls.of(speeds, upload)
+
+    @classmethod
+    def phones(cls, size: int, *, compute: float, update_megabytes: float, seed: int) -> Fleet:
+        """Draw phones: speeds as spread out as those of real ones, uplinks around 3 MB/s.
+
+        Lognormal speeds with a log-deviation of 1.31, fitted to the public p10/p50/p90 = 9.9/30/281 ms of MobileNet-V2
+        inference (AI-Benchmark, 403 phones); lognormal uplinks with median 3.1 MB/s and a log-deviation of 0.70, fitted
+        to the means of 19 measured users (FLASH).
+
+        Parameters
+        ----------
+        size : int
+            Number of devices.
+        compute : float
+            Median speed, layers of one sample per second.
+        update_megabytes : float
+            Size of an update.
+        seed : int
+        """
+        upload = update_megabytes / 3.1
+        return cls.lognormal(size, compute=compute, sigma=1.31, upload=upload, upload_sigma=0.70, seed=seed)
+
+    @classmethod
     def from_csv(cls, path: str | Path) -> Fleet:
         """Read a fleet from a CSV file with the columns compute, upload, and optionally count and name."""
         try:

@@ -67,6 +67,7 @@ class DeviceEntry(Section):
 
 
 def listed_fleet(entries: list[DeviceEntry]) -> Fleet:
+    """The fleet that a file's [[device]] entries describe."""
     if not entries:
         raise ConfigError("device: the fleet is empty; add [[device]] entries, or give a CSV file with --fleet")
     return Fleet.of(
@@ -91,8 +92,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 _WORDS = {
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
     "less_than_equal": "must be at most {le}",
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
@@ -107,8 +108,9 @@ _WORDS = {
 def first_mistake(file: type[Section], trouble: ValidationError) -> str:
     """The first of pydantic's complaints as one sentence that opens with the file's key."""
     errors = trouble.errors()
-    # A union (number or list) complains once per branch; the number's complaint is the telling one.
-    error = next((e for e in errors if e["type"] in ("extra_forbidden",)), errors[0])
+    # A union (number or list) complains once per branch: what matters is the complaint of the branch that was meant,
+    # and that one comes with the deeper path, or first.
+    error = max(errors, key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"]), -errors.index(e)))
     path = [part for part in error["loc"] if not (isinstance(part, str) and _is_branch(part))]
     key = ""
     for part in path:
@@ -126,7 +128,7 @@ def first_mistake(file: type[Section], trouble: ValidationError) -> str:
 
 def _is_branch(part: str) -> bool:
     """Whether pydantic put the name of a union's branch into the path."""
-    return "[" in part or part in ("float", "list")
+    return "[" in part or "-" in part or part in ("float", "int", "list")
 
 
 def _allowed(file: type[Section], path: list[Any]) -> list[str]:

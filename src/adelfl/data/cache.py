@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.arrays import Ints
-from adelfl.data.files import write_npz
+from adelfl.data.files import read_npz, write_npz
 
 Bytes = NDArray[np.uint8]
 Split = tuple[Bytes, Ints]
 """Pixels, shape (N, channels, height, width), and labels, shape (N,)."""
 
 _FORMAT = 1  # raise it when the decoder's output changes
-_SPLITS = ("train", "test")
 
 
 def cache_folder(folder: str | Path | None) -> Path:
@@ -35,17 +34,14 @@ def cache_file(folder: Path, name: str, sources: Iterable[Path]) -> Path:
 
 
 def read(path: Path, shape: Sequence[int]) -> tuple[Split, Split] | None:
-    """Read (train, test); None if there is no such file, or if it is not whole.
-
-    The arrays lie uncompressed in a zip archive, whose CRC-32 of each is checked while it is read.
-    """
+    """Read (train, test); None if there is no such file, or if it is not whole."""
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            train, test = ((archive[f"x_{split}"], archive[f"y_{split}"]) for split in _SPLITS)
-    # Damage shows in many ways: zipfile, zlib, struct and numpy's header parser each have errors of their own.
-    except Exception:
+        archive = read_npz(path)
+        train = archive["x_train"], archive["y_train"]
+        test = archive["x_test"], archive["y_test"]
+    except Exception:  # whatever the damage looks like (see read_npz), decoding again mends it
         return None
     for x, y in (train, test):
         if x.dtype != np.uint8 or y.dtype != np.int64 or x.shape != (y.size, *shape) or y.ndim != 1:
@@ -58,13 +54,13 @@ def cached(path: Path, shape: Sequence[int], decode: Callable[[], tuple[Split, S
     if (splits := read(path, shape)) is not None:
         return splits
     splits = decode()
-    arrays = {f"{axis}_{split}": a for split, pair in zip(_SPLITS, splits, strict=True) for axis, a in zip("xy", pair)}
+    (x_train, y_train), (x_test, y_test) = splits
     try:
-        write_npz(path, arrays)
+        write_npz(path, {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test})
     except OSError as trouble:
         warnings.warn(
             f"{path}: decoded images cannot be kept ({trouble.strerror or trouble}) and will be decoded again next "
             "time; name a folder that can be written as cache_dir or in $ADELFL_CACHE",
-            stacklevel=4,
+            stacklevel=3,
         )
     return splits

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.arrays import Floats32, Ints, as_array, as_floats, as_labels
-from adelfl.data.cache import cache_file, cache_folder, cached
+from adelfl.data.cache import Split, cache_file, cache_folder, cached
 from adelfl.data.parquet import decode
 from adelfl.data.progress import Progress, reporting
 from adelfl.data.sources import Source, locate
@@ -167,9 +167,7 @@ class Dataset:
                 for split, data, done in (("train", train, 0), ("test", test, len(train)))
             ]
         (x_train, y_train), (x_test, y_test) = pairs
-        return cls.from_arrays(
-            x_train, y_train, x_test, y_test, name=name, classes=classes, class_names=class_names or ()
-        )
+        return cls.from_arrays(x_train, y_train, x_test, y_test, name=name, classes=classes, class_names=class_names)
 
 
 def _gather(what: str, data: Any, done: int, total: int, report: Progress) -> tuple[Floats32, Ints]:  # noqa: ANN401
@@ -209,7 +207,7 @@ def load_dataset(
 ) -> Dataset:
     """Load a data set by name, its pixels scaled to −1 … 1 (mean 0.5, standard deviation 0.5 of the full range).
 
-    ``digits`` comes with the package: 1,437 training and 360 test images, 8 × 8. ``mnist`` and ``cifar10`` are read
+    ``digits`` comes with the package: 1,438 training and 359 test images, 8 × 8. ``mnist`` and ``cifar10`` are read
     from parquet files as the Hugging Face hub has them; without a folder they are fetched from there. Decoded
     images are kept in the cache folder, under a name that changes when the parquet files do.
 
@@ -246,8 +244,12 @@ def load_dataset(
     source = _SOURCES[name]
     found = locate(source, data_dir)
     file = cache_file(cache_folder(cache_dir), name, (*found.train, *found.test))
-    with reporting(progress, f"decoding {name}") as report:
-        splits = list(cached(file, source.shape, lambda: decode(source, found, report)))
+
+    def decoded() -> tuple[Split, Split]:
+        with reporting(progress, f"decoding {name}") as report:
+            return decode(source, found, report)
+
+    splits = list(cached(file, source.shape, decoded))
     # The test images go first and each pair is dropped once scaled: 8-bit and float copies rarely live together.
     x_test, y_test = _scaled(*splits.pop(), top=255)
     x_train, y_train = _scaled(*splits.pop(), top=255)

@@ -27,6 +27,8 @@ def decode(source: Source, files: Files, progress: Progress) -> tuple[Split, Spl
     def split(paths: Sequence[Path]) -> Split:
         nonlocal done
         rows = sum(opened[path].metadata.num_rows for path in paths)
+        if rows == 0:
+            raise ConfigError(f"{paths[0]}: holds no images")
         x = np.empty((rows, *source.shape), dtype=np.uint8)
         y = np.empty(rows, dtype=np.int64)
         start = 0
@@ -64,10 +66,10 @@ def _batches(path: Path, file: Any) -> Iterator[tuple[list[bytes], Any]]:  # noq
     column = "image" if "image" in file.schema_arrow.names else "img"
     try:
         for batch in file.iter_batches(_BATCH, columns=[column, "label"]):
-            labels = batch.column("label")
-            if labels.null_count:
-                raise ConfigError(f"{path}: column 'label' has gaps")
-            yield batch.column(column).field("bytes").to_pylist(), labels.to_numpy(zero_copy_only=False)
+            labels = batch.column("label").to_numpy(zero_copy_only=False)
+            if labels.dtype.kind not in "iu":  # a gap turns whole numbers into floats
+                raise ConfigError(f"{path}: column 'label' must hold whole numbers without gaps")
+            yield batch.column(column).field("bytes").to_pylist(), labels
     except (OSError, ValueError, KeyError, AttributeError) as trouble:
         raise ConfigError(f"{path}: cannot be read in the layout {column} {{bytes, path}}, label ({trouble})") from None
 

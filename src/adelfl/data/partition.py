@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adelfl.data.arrays import Ints, as_array, as_labels
-from adelfl.data.files import write_npz
+from adelfl.data.files import read_npz, write_npz
+from adelfl.data.label_skew import draw_label_counts
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 
 SMALLEST_ALPHA = 1e-9
-"""Below this the shares of a Dirichlet draw leave the range of floats; every device has one label long before."""
+"""A smaller α changes nothing more: every device has one label long before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,10 +160,9 @@ class Partition:
     def load(cls, path: str | Path) -> Partition:
         """Read what :meth:`save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                indices, offsets, samples = archive["indices"], archive["offsets"], int(archive["samples"])
-        # Damage shows in many ways: zipfile, zlib, struct and numpy's header parser each have errors of their own.
-        except Exception as trouble:
+            archive = read_npz(Path(path))
+            indices, offsets, samples = archive["indices"], archive["offsets"], int(archive["samples"])
+        except Exception as trouble:  # whatever the damage looks like (see read_npz)
             raise ConfigError(f"{path}: cannot be read as a partition ({trouble})") from None
         return cls(indices, offsets, samples)
 
@@ -192,10 +192,12 @@ def iid(labels: ArrayLike, devices: int, seed: int, *, min_size: int = 1) -> Par
 def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size: int = 1) -> Partition:
     """Deal the samples so that each device has label shares of its own, after Hsu, Qi and Brown (2019).
 
-    Device u draws its label shares q_u ~ Dir(α p), where p are the shares in the training set, and then each of its
-    samples' labels from q_u; large α approaches :func:`iid`, small α leaves a device with one label. Sizes are equal
-    (up to one sample), and samples are dealt without replacement. When the samples of a label run out, the devices
-    still short of samples, in random order, draw the rest from q_u renormalised over the labels that are left.
+    Device u draws its label shares q_u ~ Dir(α p), where p are the shares in the training set, and then its samples,
+    without replacement, by q_u. Large α approaches :func:`iid`, small α leaves a device with one label. Sizes are equal
+    (up to one sample). What happens when a label runs out is said in :mod:`adelfl.data.label_skew`.
+
+    As in Hsu et al., p adds up to 1. Many later papers write Dir(β) for β repeated once per label: that is
+    α = β × (number of labels) here, so their 0.5 on ten labels is α = 5.
 
     Parameters
     ----------
@@ -209,11 +211,6 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size
         The run's seed.
     min_size : int
         Samples that every device holds at least, such as one batch.
-
-    References
-    ----------
-    T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the effects of non-identical data distribution for federated visual
-    classification", arXiv:1909.06335, 2019, section 3.
     """
     y = as_labels("labels", labels)
     if not (np.isfinite(alpha) and alpha >= SMALLEST_ALPHA):
@@ -222,7 +219,7 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size
 
     def deal(group: int, sizes: Ints) -> Ints:
         rng = rng_for(seed, "partition", "dirichlet", group)
-        counts = _draw_label_counts(rng, pool, sizes, alpha)
+        counts = draw_label_counts(rng, pool, sizes, alpha)
         # The samples of a label, in random order, go to the devices in turn; then each device's are mixed.
         shuffled = rng.permutation(y.size)
         samples = shuffled[np.argsort(label[shuffled], kind="stable")]
@@ -231,27 +228,6 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size
         return samples[mixed[np.argsort(owner[mixed], kind="stable")]]
 
     return _deal_to_groups(y.size, devices, min_size, deal)
-
-
-def _draw_label_counts(rng: np.random.Generator, pool: Ints, sizes: Ints, alpha: float) -> Ints:
-    """How many samples of each label a device gets, shape (devices, labels); rows add up to sizes, columns to pool."""
-    a = alpha * pool / pool.sum()
-    shape = (sizes.size, pool.size)
-    # The logarithm of a Gamma(a) variable, as Gamma(a + 1) U^(1/a): for small α the variable itself underflows.
-    log_q = np.log(rng.standard_gamma(a + 1.0, shape)) - rng.standard_exponential(shape) / a
-    counts = np.zeros(shape, dtype=np.int64)
-    wanted, left = sizes.copy(), pool.astype(np.int64)
-    while wanted.any():
-        # Random order, so that a device's number does not tell who is served last.
-        short = rng.permutation(np.flatnonzero(wanted))
-        weight = np.where(left > 0, log_q[short], -np.inf)
-        q = np.exp(weight - weight.max(axis=1, keepdims=True))
-        drawn = rng.multinomial(wanted[short], q / q.sum(axis=1, keepdims=True))
-        taken = np.diff(np.minimum(np.cumsum(drawn, axis=0), left), axis=0, prepend=0)
-        counts[short] += taken
-        wanted[short] -= taken.sum(axis=1)
-        left -= taken.sum(axis=0)
-    return counts
 
 
 def _deal_to_groups(samples: int, devices: int, min_size: int, deal: Callable[[int, Ints], Ints]) -> Partition:
@@ -299,9 +275,7 @@ def split_validation(labels: ArrayLike, fraction: float, seed: int) -> tuple[Int
     _, label, pool = np.unique(y, return_inverse=True, return_counts=True)
     quota = _apportion(fraction * pool, round(fraction * y.size), pool - 1)
     if quota.sum() == 0:
-        raise ConfigError(
-            f"fraction {fraction:g} of {y.size} samples leaves the validation set empty; give a larger one"
-        )
+        raise ConfigError(f"fraction {fraction:g} of {y.size} samples is an empty validation set; give a larger one")
     order = rng_for(seed, "validation").permutation(y.size)
     order = order[np.argsort(label[order], kind="stable")]
     rank = np.arange(y.size) - np.repeat(np.cumsum(pool) - pool, pool)
@@ -312,7 +286,7 @@ def split_validation(labels: ArrayLike, fraction: float, seed: int) -> tuple[Int
 
 def _apportion(shares: np.ndarray, total: int, most: Ints) -> Ints:
     """Round shares to whole numbers that add up to ``total``, largest remainders first, each at most ``most``."""
-    whole = np.minimum(np.floor(shares).astype(np.int64), most)
+    whole: Ints = np.minimum(np.floor(shares).astype(np.int64), most)
     room = np.flatnonzero(whole < most)
     first = room[np.argsort(whole[room] - shares[room], kind="stable")]
     whole[first[: max(0, total - int(whole.sum()))]] += 1

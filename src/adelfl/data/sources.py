@@ -49,6 +49,8 @@ def optional(module: str, package: str) -> Any:  # noqa: ANN401 - a module
         return import_module(module)
     except ModuleNotFoundError:
         raise MissingExtraError(package, "data") from None
+    except ImportError as trouble:  # installed, but not for this Python or this numpy
+        raise ConfigError(f"{package} is installed but cannot be imported ({trouble}); install it anew") from None
 
 
 def locate(source: Source, data_dir: str | Path | None) -> Files:

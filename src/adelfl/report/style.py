@@ -12,7 +12,9 @@ from adelfl.errors import ConfigError
 
 # Okabe and Ito's palette.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7f7f7f"
-SERIES = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9")
+PURPLE, SKY = "#CC79A7", "#56B4E9"
+STRATEGY_COLOURS = {"adel": BLUE, "salf": ORANGE, "drop": GREEN, "wait": RED, "heterofl": PURPLE, "oracle": GREY}
+SERIES = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 
 RC: Any = {
     "font.size": 9.5,

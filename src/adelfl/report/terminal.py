@@ -7,6 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from adelfl.planner import Solution
+from adelfl.report.comparison import QUARTERS, Contender, standard_error
+
+LAST_EVALUATIONS = 3
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SHOWN_GROUPS = 400  # a table of more devices says the same
@@ -57,3 +60,26 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
     console.print(f"binding: {', '.join(solution.binding)}")
     if solution.grouping_error:
         console.print(f"near devices were merged: relative error of the batch term {solution.grouping_error:.1e}")
+
+
+def print_comparison(contenders: list[Contender], console: Console | None = None) -> None:
+    """Print the table of a comparison, best first."""
+    console = console or Console(highlight=False)
+    ceiling = next((float(c.final.mean()) for c in contenders if c.name == "oracle"), None)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("strategy")
+    for title in ("final accuracy", *(f"at {q}" for q in QUARTERS), "of oracle", "depth", "rounds"):
+        table.add_column(title, justify="right")
+    for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
+        mean, error = float(c.final.mean()), standard_error(c.final)
+        final = f"{mean:.1%} ± {100 * error:.1f}" if c.final.size > 1 else f"{mean:.1%}"
+        share = f"{mean / ceiling:.0%}" if ceiling else "–"
+        style = "bold blue" if c.name == "adel" else "dim" if c.name == "oracle" else ""
+        quarters = [f"{c.at(q):.0%}" for q in QUARTERS]
+        table.add_row(c.label, final, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}", style=style)
+    console.print(table)
+    console.print(
+        f"[dim]mean ± standard error over {max(c.final.size for c in contenders)} seeds; final: mean of the last "
+        f"{LAST_EVALUATIONS} evaluations; depth: mean share of layers that devices finished in time[/dim]",
+        soft_wrap=True,
+    )

@@ -1,0 +1,75 @@
+"""Several runs side by side: a summary over seeds, a table, a picture of accuracy against virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.record import RunRecord
+
+Floats = NDArray[np.float64]
+QUARTERS = ("25%", "50%", "75%", "100%")
+
+
+def standard_error(values: Floats) -> float:
+    """Of the mean; NaN for a single value."""
+    return float(np.std(values, ddof=1) / np.sqrt(values.size)) if values.size > 1 else float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """One strategy over its seeds."""
+
+    name: str
+    label: str
+    records: list[RunRecord]
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The summaries of its finished runs."""
+        return [r.result for r in self.records if r.result is not None]
+
+    @property
+    def final(self) -> Floats:
+        """Final accuracy, one per seed."""
+        return np.array([r["final_accuracy"] for r in self.results])
+
+    def at(self, quarter: str) -> float:
+        """Mean accuracy at a share of the budget."""
+        return float(np.mean([r["accuracy"][quarter] for r in self.results]))
+
+    @property
+    def depth(self) -> float:
+        """Mean share of layers that devices finished."""
+        return float(np.mean([r["depth"] for r in self.results]))
+
+    @property
+    def rounds(self) -> float:
+        """Mean number of rounds done."""
+        return float(np.mean([r["rounds"] for r in self.results]))
+
+    def curve(self, grid: Floats) -> Floats:
+        """Accuracy at shares of the budget, shape (seeds, grid): what the last evaluation said."""
+        found = []
+        for record in self.records:
+            times, accuracies = record.evaluations
+            where = np.searchsorted(times, grid * record.about["budget"] * (1 + 1e-9), side="right") - 1
+            found.append(accuracies[np.maximum(where, 0)])
+        return np.array(found)
+
+
+def summary_json(contenders: list[Contender]) -> dict[str, Any]:
+    """What ``adelfl compare --json`` prints."""
+    return {
+        c.name: {
+            "final_accuracy": c.final.tolist(),
+            "depth": c.depth,
+            "rounds": c.rounds,
+            "accuracy": {q: c.at(q) for q in QUARTERS},
+            "label": c.label,
+        }
+        for c in contenders
+    }

@@ -1,0 +1,190 @@
+"""Runs and comparisons as folders: start, continue, take part in several processes, sum up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import platform
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from adelfl.config.run import RunFile, build_experiment
+from adelfl.errors import AdelError, ConfigError
+from adelfl.record import RunRecord, RunWriter
+
+Report = Callable[["Job", dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison.
+
+    Attributes
+    ----------
+    strategy : str
+        As the user wrote it, options included.
+    seed : int
+    config : str
+        The RunFile as JSON, so that it travels between processes.
+    folder : Path
+        Where it is recorded.
+    """
+
+    strategy: str
+    seed: int
+    config: str
+    folder: Path
+
+
+def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """Run an experiment into a new folder; its summary."""
+    from adelfl.simulation import simulate
+
+    experiment = build_experiment(said)
+    strategy = experiment.strategy
+    about = {
+        "config": said.model_dump(mode="json"),
+        "seed": said.training.seed,
+        "strategy": strategy.name,
+        "label": strategy.label,
+        "budget": strategy.setting.budget,
+        "rounds": strategy.setting.rounds,
+        "layers": [layer.name for layer in experiment.layers],
+        "devices": strategy.setting.devices,
+        "constants": {"sigma2": strategy.setting.constants.sigma2, "G2": strategy.setting.constants.G2},
+        "schedule": strategy.schedule.to_dict() if strategy.schedule else None,
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("adelfl", "numpy", "scipy", "torch")},
+    }
+    with RunWriter.create(folder, about) as writer:
+        return simulate(experiment, writer, report=report)
+
+
+def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """Continue an interrupted run to its end; a finished one is left alone."""
+    from adelfl.simulation import simulate
+
+    record = RunRecord.open(folder)
+    if record.result is not None:
+        return record.result
+    said = RunFile.model_validate(record.about["config"])
+    experiment = build_experiment(said)
+    writer, checkpoint = RunWriter.reopen(folder)
+    with writer:
+        return simulate(experiment, writer, checkpoint, report)
+
+
+def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:
+    """``name`` or ``name[key=value;key=value]`` as a name and its options."""
+    found = re.fullmatch(r"\s*([^\[\]]+?)\s*(?:\[([^\[\]]*)\])?\s*", word)
+    if found is None:
+        raise ConfigError(f"strategy {word!r}: must look like name or name[key=value]")
+    options = {}
+    for pair in filter(None, (found[2] or "").split(";")):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"strategy {word!r}: option {pair!r} must look like key=value")
+        options[key.strip()] = value.strip()
+    return found[1], options
+
+
+def jobs_of(said: RunFile, strategies: list[str], seeds: int, first_seed: int, out: Path) -> list[Job]:
+    """The runs of a comparison, seed by seed, each in a folder that its strategy and seed name."""
+    found = []
+    for seed in range(first_seed, first_seed + seeds):
+        for word in strategies:
+            name, options = parse_strategy(word)
+            config = said.with_strategy(name, options, seed).model_dump_json()
+            safe = re.sub(r"[^\w=.-]+", "_", word.strip()).strip("_")
+            found.append(Job(word, seed, config, out / f"{safe}-seed{seed}"))
+    return found
+
+
+def default_folder(said: RunFile, root: Path) -> Path:
+    """Where a comparison goes if the user does not say: the same experiment, the same folder."""
+    same = said.model_dump(mode="json")
+    same["strategy"], same["training"]["seed"] = None, None
+    digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
+    return root / f"compare-{said.data.name}-{said.model.name}-{digest}"
+
+
+def run_job(job: Job, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """Start a job, or continue it; one that is finished with the same configuration is not run again."""
+    if not job.folder.exists():
+        return start(RunFile.model_validate_json(job.config), job.folder, report)
+    about = RunRecord.open(job.folder).about
+    if about["config"] != json.loads(job.config):
+        raise ConfigError(f"{job.folder}: holds a run of another configuration; choose another --out, or remove it")
+    return resume(job.folder, report)
+
+
+_queue: Any = None
+
+
+def _join_queue(queue: Any) -> None:  # noqa: ANN401 - a manager's proxy
+    global _queue
+    _queue = queue
+
+
+def _work(job: Job) -> dict[str, Any]:
+    def report(row: dict[str, Any]) -> None:
+        if row["accuracy"] is not None:
+            _queue.put((job, {"time": row["time"], "accuracy": row["accuracy"], "round": row["round"]}))
+
+    return run_job(job, report)
+
+
+def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Run jobs, several at a time; yields each with its summary as it ends.
+
+    An error in one job is raised when the others have ended: what finished stays.
+    """
+    if workers <= 1 or len(jobs) <= 1:
+        trouble: AdelError | None = None
+        for job in jobs:
+            try:
+                yield job, run_job(job, lambda row, job=job: report(job, row))  # type: ignore[misc]
+            except AdelError as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+        return
+    context = multiprocessing.get_context("spawn")
+    with (
+        context.Manager() as manager,
+        ProcessPoolExecutor(min(workers, len(jobs)), context, _join_queue, (queue := manager.Queue(),)) as pool,
+    ):
+        pending: dict[Future[dict[str, Any]], Job] = {pool.submit(_work, job): job for job in jobs}
+        troubles = []
+        try:
+            while pending:
+                done, _ = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
+                _drain(queue, report)
+                for future in done:
+                    job = pending.pop(future)
+                    try:
+                        yield job, future.result()
+                    except AdelError as error:
+                        troubles.append(error)
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            raise
+        if troubles:
+            raise troubles[0]
+
+
+def _drain(queue: Any, report: Report) -> None:  # noqa: ANN401 - a manager's proxy
+    while True:
+        try:
+            job, row = queue.get_nowait()
+        except Empty:
+            return
+        report(job, row)
