@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.record import RunRecord
+from adelfl.summary import QUARTERS
 
 Floats = NDArray[np.float64]
-QUARTERS = ("25%", "50%", "75%", "100%")
 
 
 def standard_error(values: Floats) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
@@ -50,15 +52,13 @@ def draw_comparison(contenders: list[Contender], title: str) -> Figure:
 
 
 def _spread(values: list[float], gap: float) -> list[float]:
-    """Move labels apart so that none covers another, keeping their order."""
-    order = np.argsort(values)
-    placed = np.array(values, dtype=float)
-    for low, high in zip(order[:-1], order[1:], strict=True):
+    """Move labels apart so that none covers another or leaves the top, keeping their order."""
+    placed = np.array(values)
+    rising = np.argsort(placed, kind="stable")
+    for low, high in pairwise(rising):
         placed[high] = max(placed[high], placed[low] + gap)
-    over = placed.max() - 1.0
-    if over > 0:
-        for high, low in zip(order[::-1][:-1], order[::-1][1:], strict=True):
-            placed[high] = min(placed[high], 1.0) if high == order[-1] else placed[high]
-            placed[low] = min(placed[low], placed[high] - gap)
+    placed[rising[-1]] = min(placed[rising[-1]], 1.0)
+    for high, low in pairwise(rising[::-1]):
+        placed[low] = min(placed[low], placed[high] - gap)
     found: list[float] = placed.tolist()
     return found

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from adelfl.errors import AdelError
 from adelfl.planner import Solution
-from adelfl.report.comparison import QUARTERS, Contender, standard_error
-
-LAST_EVALUATIONS = 3
+from adelfl.record import RunRecord
+from adelfl.report.comparison import Contender, standard_error
+from adelfl.summary import LAST_EVALUATIONS, QUARTERS
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SHOWN_GROUPS = 400  # a table of more devices says the same
@@ -68,7 +71,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     ceiling = next((float(c.final.mean()) for c in contenders if c.name == "oracle"), None)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("strategy")
-    for title in ("final accuracy", *(f"at {q}" for q in QUARTERS), "of oracle", "depth", "rounds"):
+    for title in ("final", *(f"at {q}" for q in QUARTERS), "of oracle", "depth", "rounds"):
         table.add_column(title, justify="right")
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
         mean, error = float(c.final.mean()), standard_error(c.final)
@@ -83,3 +86,60 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
         f"{LAST_EVALUATIONS} evaluations; depth: mean share of layers that devices finished in time[/dim]",
         soft_wrap=True,
     )
+
+
+def print_runs(records: list[RunRecord], root: Path, console: Console | None = None) -> None:
+    """Print one line per run."""
+    console = console or Console(highlight=False)
+    if not records:
+        console.print(f"no runs below {root}")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("run", "strategy", "seed", "rounds", "accuracy", "state"):
+        table.add_column(title, justify="right" if title in ("seed", "rounds", "accuracy") else "left")
+    for record in records:
+        try:
+            table.add_row(str(record.folder), *_line(record))
+        except (AdelError, KeyError, TypeError, ValueError) as trouble:
+            table.add_row(str(record.folder), "", "", "", "", f"[red]unreadable: {trouble}[/red]")
+    console.print(table)
+
+
+def _line(record: RunRecord) -> tuple[str, str, str, str, str]:
+    about, result = record.about, record.result
+    if result is not None:
+        accuracy, rounds, state = f"{result['final_accuracy']:.1%}", str(result["rounds"]), "finished"
+    else:
+        _, accuracies = record.evaluations
+        accuracy = f"{accuracies[-1]:.1%}" if accuracies.size else ""
+        rounds = f"{record.rounds[-1]['round'] if record.rounds else 0}/{about['rounds']}"
+        state = f"[yellow]interrupted or running; adelfl resume {record.folder}[/yellow]"
+    return about["label"], str(about["seed"]), rounds, accuracy, state
+
+
+def print_run(record: RunRecord, console: Console | None = None) -> None:
+    """Print a run: what it was, how accuracy went, which layers were filled."""
+    console = console or Console(highlight=False)
+    about = record.about
+    label, seed, rounds, accuracy, state = _line(record)
+    console.print(
+        f"[bold]{label}[/bold], seed {seed}, {about['devices']} devices, {len(about['layers'])} layers: {state}"
+    )
+    console.print(f"rounds {rounds}, accuracy {accuracy}, budget {about['budget']:.4g} virtual seconds")
+    console.print(
+        f"wall time {record.wall_seconds:.2f} s; " + ", ".join(f"{k} {v}" for k, v in about["versions"].items())
+    )
+    _, accuracies = record.evaluations
+    if accuracies.size > 1:
+        console.print(f"accuracy  [blue]{sparkline(accuracies, 60)}[/blue]  {accuracies[0]:.0%} → {accuracies[-1]:.0%}")
+    rows = [row for row in record.rounds if row["round"] > 0]
+    if not rows:
+        return
+    console.print(f"deadlines [blue]{sparkline(np.array([r['deadline'] for r in rows]), 60)}[/blue]")
+    contributors = np.array([row["contributors"] for row in rows])
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("layer", "contributors a round", "rounds without any"):
+        table.add_column(title, justify="left" if title == "layer" else "right")
+    for name, column in zip(about["layers"], contributors.T, strict=True):
+        table.add_row(name, f"{column.mean():.1f}", f"{(column == 0).mean():.0%}")
+    console.print(table)

@@ -24,9 +24,7 @@ from adelfl.learning.work import RoundWork
 from adelfl.record import Checkpoint, RunRecord, RunWriter, Weights
 from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
 from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
-
-LAST_EVALUATIONS = 3
-"""The final accuracy is the mean of so many last evaluations, since the last iterate alone is noisy."""
+from adelfl.summary import Summary
 
 _CHECKPOINT_SECONDS = 2.0
 _EVALUATION_ROWS = 2048
@@ -269,40 +267,3 @@ class _Run:
 
     def _load(self, weights: Weights) -> None:
         self.model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
-
-
-class Summary:
-    """What a table says of a run, from its rows."""
-
-    def __init__(self, budget: float, steps: int) -> None:
-        self.budget, self.steps = budget, steps
-        self.times: list[float] = []
-        self.accuracies: list[float] = []
-        self.depths: list[float] = []
-        self.rounds = 0
-        self.last_time = 0.0
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Count one row."""
-        if row["accuracy"] is not None:
-            self.times.append(row["time"])
-            self.accuracies.append(row["accuracy"])
-            self.last_time = row["time"]
-        if row["round"] > 0:
-            self.rounds = row["round"]
-            self.depths.append(sum(row["depth"]) / (len(row["depth"]) * self.steps))
-
-    def result(self) -> dict[str, Any]:
-        """Final accuracy, accuracy at quarters of the budget, mean depth, rounds."""
-        times, accuracies = np.array(self.times), np.array(self.accuracies)
-        at = [accuracies[np.searchsorted(times, q * self.budget * (1 + 1e-9), side="right") - 1] for q in QUARTERS]
-        return {
-            "final_accuracy": float(np.mean(accuracies[-LAST_EVALUATIONS:])),
-            "accuracy": {f"{q:.0%}": float(a) for q, a in zip(QUARTERS, at, strict=True)},
-            "depth": float(np.mean(self.depths)) if self.depths else 0.0,
-            "rounds": self.rounds,
-            "time": self.last_time,
-        }
-
-
-QUARTERS = (0.25, 0.5, 0.75, 1.0)

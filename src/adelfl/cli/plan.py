@@ -1,8 +1,9 @@
-"""The command line. Imports what a command needs when it runs, so that ``adelfl --help`` is quick."""
+"""``adelfl plan``."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,20 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adelfl import __version__
-from adelfl.errors import AdelError, ConfigError
+from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from adelfl.planner import Solution
-
-app = typer.Typer(
-    name="adelfl",
-    help="Train federated models before a deadline.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 MAX_JSON_BATCHES = 20_000_000
 
@@ -35,22 +26,6 @@ class PlanMethod(StrEnum):
     trust_region = "trust-region"
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"adelfl {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-) -> None:
-    """Train federated models before a deadline."""
-
-
-@app.command()
 def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem; see examples/phones.toml.")],
     fleet: Annotated[
@@ -92,7 +67,7 @@ def plan(
         if plot is not None:
             typer.echo(f"Picture: {plot}")
     if show and plot is not None:
-        _open(plot)
+        open_picture(plot)
 
 
 def _plan_json(solution: Solution) -> dict[str, Any]:
@@ -117,20 +92,7 @@ def _plan_json(solution: Solution) -> dict[str, Any]:
     }
 
 
-def _open(path: Path) -> None:
-    import os
-
+def open_picture(path: Path) -> None:
+    """Show a picture, where there is a screen."""
     if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         typer.launch(str(path))
-
-
-def main() -> None:
-    """Run the command line; every error that adelfl raises on purpose is one sentence and exit code 2."""
-    try:
-        app()
-    except AdelError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)

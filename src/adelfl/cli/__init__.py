@@ -1,0 +1,51 @@
+"""The command line. Imports what a command needs when it runs, so that ``adelfl --help`` is quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from adelfl import __version__
+from adelfl.cli import plan, runs
+from adelfl.errors import AdelError
+
+app = typer.Typer(
+    name="adelfl",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (plan.plan, runs.run, runs.compare, runs.resume):
+    app.command()(command)
+app.command("list")(runs.list_runs)
+app.command()(runs.show)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"adelfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Train federated models before a deadline."""
+
+
+def main() -> None:
+    """Run the command line; every error that adelfl raises on purpose is one sentence and exit code 2."""
+    try:
+        app()
+    except AdelError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; what finished stays, and the same command goes on from here", err=True)
+        sys.exit(130)

@@ -1,0 +1,88 @@
+"""What is seen while runs go: progress on stderr, with the accuracy so far; one line per run where there is no screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from adelfl.record import RunRecord
+
+if TYPE_CHECKING:
+    from adelfl.runner import Job
+
+
+def _bars(console: Console, width: int) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<" + str(width) + "}"),
+        BarColumn(bar_width=32),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[note]}", style="cyan"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+class _Display:
+    def __init__(self, width: int) -> None:
+        self.console = Console(stderr=True)
+        self.bars = _bars(self.console, width)
+
+    def __enter__(self) -> Self:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+
+class RunDisplay(_Display):
+    """Progress of one run, by rounds."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(len(name))
+        self.task = self.bars.add_task(name, total=None, note="")
+        self.folder = name
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Show a round."""
+        if row["round"] == 0 or self.bars.tasks[0].total is None:
+            self.bars.update(self.task, total=RunRecord.open(self.folder).about["rounds"])
+        if row["accuracy"] is not None:
+            self.bars.update(self.task, completed=row["round"], note=f"accuracy {row['accuracy']:.1%}")
+
+
+class CompareDisplay(_Display):
+    """Progress of a comparison: a bar per strategy over all its seeds."""
+
+    def __init__(self, strategies: list[str], seeds: int) -> None:
+        super().__init__(max(len(s) for s in strategies))
+        self.seeds = seeds
+        self.tasks = {s: self.bars.add_task(s, total=float(seeds), note="") for s in strategies}
+        self.share: dict[Job, float] = {}
+        self.accuracy: dict[Job, float] = {}
+        self.budget: dict[Job, float] = {}
+
+    def row(self, job: Job, row: dict[str, Any]) -> None:
+        """Show a row of a run that is under way."""
+        if row["accuracy"] is None:
+            return
+        if job not in self.budget:
+            self.budget[job] = RunRecord.open(job.folder).about["budget"]
+        self._update(job, min(0.999, row["time"] / self.budget[job]), row["accuracy"])
+
+    def done(self, job: Job, result: dict[str, Any]) -> None:
+        """Show that a run ended."""
+        self._update(job, 1.0, result["final_accuracy"])
+        if not self.console.is_terminal:
+            self.console.print(f"{job.strategy} seed {job.seed}: {result['final_accuracy']:.1%}", highlight=False)
+
+    def _update(self, job: Job, share: float, accuracy: float) -> None:
+        self.share[job], self.accuracy[job] = share, accuracy
+        mine = [j for j in self.share if j.strategy == job.strategy]
+        mean = sum(self.accuracy[j] for j in mine) / len(mine)
+        completed = sum(self.share[j] for j in mine)
+        self.bars.update(self.tasks[job.strategy], completed=completed, note=f"accuracy {mean:6.1%}")

@@ -1,0 +1,192 @@
+"""``adelfl run``, ``compare``, ``resume``, ``list`` and ``show``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adelfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adelfl.report.comparison import Contender
+    from adelfl.runner import Job
+
+Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment; none: the embedded one.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change a key of the file; repeatable.")
+]
+DataDir = Annotated[Path | None, typer.Option(help="Folder with mnist/ and cifar10/ parquet files.")]
+
+
+def _prepare(config: Path | None, changes: list[str] | None, data_dir: Path | None) -> Any:  # noqa: ANN401 - RunFile
+    # Must be set before torch is loaded: idle threads sleep instead of spinning.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from adelfl.config.run import load_run
+
+    said = load_run(config, changes or ())
+    if data_dir is not None:
+        said = said.model_copy(update={"data": said.data.model_copy(update={"data_dir": str(data_dir)})})
+    return said
+
+
+def run(
+    config: Config = None,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; by default below runs/.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Simulate one strategy, and record it."""
+    said = _prepare(config, changes, data_dir)
+    from adelfl.cli.display import RunDisplay
+    from adelfl.runner import start
+
+    name = f"{said.data.name}-{said.model.name}-{said.strategy.name.replace(':', '.')}-seed{said.training.seed}"
+    folder = out or _free(Path("runs") / name)
+    with RunDisplay(str(folder)) as display:
+        result = start(said, folder, display.row)
+    _say_result(folder, result)
+
+
+def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")]) -> None:
+    """Continue an interrupted run; it ends as if it had never been interrupted."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from adelfl.cli.display import RunDisplay
+    from adelfl.record import RunRecord
+    from adelfl.runner import resume as go_on
+
+    if RunRecord.open(run).result is not None:
+        typer.echo(f"{run} is finished already.", err=True)
+    with RunDisplay(str(run)) as display:
+        result = go_on(run, display.row)
+    _say_result(run, result)
+
+
+def compare(
+    config: Config = None,
+    strategies: Annotated[
+        str, typer.Option(help="Names, import paths, or name[option=value], separated by commas.")
+    ] = "adel,salf,drop,wait,heterofl,oracle",
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default below runs/.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Picture; by default accuracy.png among the runs.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is finished already.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Compare strategies on the same data, weights and luck, over several seeds.
+
+    Runs that are finished already are not run again; interrupted ones go on.
+    """
+    said = _prepare(config, changes, data_dir)
+    from adelfl.cli.display import CompareDisplay
+    from adelfl.report.curves import draw_comparison
+    from adelfl.report.style import save
+    from adelfl.runner import default_folder, jobs_of, run_all
+
+    words = [word.strip() for word in strategies.split(",") if word.strip()]
+    if not words:
+        raise ConfigError("--strategies: name at least one")
+    if len(set(words)) < len(words):
+        raise ConfigError("--strategies: each may be named once")
+    folder = out or default_folder(said, Path("runs"))
+    todo = jobs_of(said, words, seeds, first_seed, folder)
+    _check(todo)
+    if fresh:
+        _remove(todo)
+    with CompareDisplay(words, seeds) as display:
+        for job, result in run_all(todo, jobs, display.row):
+            display.done(job, result)
+    contenders = _contenders(words, todo)
+    picture = plot or folder / "accuracy.png"
+    save(draw_comparison(contenders, _title(said)), picture)
+    if as_json:
+        from adelfl.report.comparison import summary_json
+
+        typer.echo(json.dumps(summary_json(contenders)))
+        return
+    from adelfl.report.terminal import print_comparison
+
+    print_comparison(contenders)
+    typer.echo(f"Runs: {folder}   Picture: {picture}")
+    if show:
+        from adelfl.cli.plan import open_picture
+
+        open_picture(picture)
+
+
+def list_runs(
+    root: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where runs are.")] = Path("runs"),
+) -> None:
+    """List the runs below a folder."""
+    from adelfl.record import find_runs
+    from adelfl.report.terminal import print_runs
+
+    print_runs(find_runs(root), root)
+
+
+def show(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]) -> None:
+    """Show what happened in a run."""
+    from adelfl.record import RunRecord
+    from adelfl.report.terminal import print_run
+
+    print_run(RunRecord.open(run))
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or the first of folder-2, folder-3 … that does not exist."""
+    found, number = folder, 2
+    while found.exists():
+        found, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return found
+
+
+def _say_result(folder: Path, result: dict[str, Any]) -> None:
+    typer.echo(
+        f"{folder}: accuracy {result['final_accuracy']:.1%} after {result['rounds']} rounds "
+        f"and {result['time']:.4g} virtual seconds (engine {result['engine']})"
+    )
+
+
+def _check(todo: list[Job]) -> None:
+    """Build each strategy's first run before any starts, so that a mistake is said at once."""
+    from adelfl.config.run import RunFile, build_experiment
+
+    seen = set()
+    for job in todo:
+        if job.strategy not in seen and not job.folder.exists():
+            build_experiment(RunFile.model_validate_json(job.config))
+        seen.add(job.strategy)
+
+
+def _remove(todo: list[Job]) -> None:
+    import shutil
+
+    for job in todo:
+        if (job.folder / "run.json").is_file():
+            shutil.rmtree(job.folder)
+
+
+def _contenders(words: list[str], todo: list[Job]) -> list[Contender]:
+    from adelfl.record import RunRecord
+    from adelfl.report.comparison import Contender
+
+    found = []
+    for word in words:
+        records = [RunRecord.open(job.folder) for job in todo if job.strategy == word]
+        found.append(Contender(word, records[0].about["label"], records))
+    return found
+
+
+def _title(said: Any) -> str:  # noqa: ANN401 - RunFile
+    t = said.training
+    time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth else f"{t.budget:g} s"
+    who = f"{t.cohort} of the devices a round" if t.cohort else f"{said.fleet.devices} devices"
+    return f"{said.data.name}, {said.model.name}, {who}, {t.rounds} rounds, {time}"
