@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-LAST_EVALUATIONS = 3
+LAST_EVALUATIONS = 5
 """The final accuracy is the mean of so many last evaluations, since the last iterate alone is noisy."""
 
 QUARTERS = {"25%": 0.25, "50%": 0.5, "75%": 0.75, "100%": 1.0}

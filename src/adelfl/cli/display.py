@@ -1,4 +1,4 @@
-"""What is seen while runs go: progress on stderr, with the accuracy so far; one line per run where there is no screen."""
+"""What is seen while runs go, on stderr: bars with the accuracy so far, or a line per run where there is no screen."""
 
 from __future__ import annotations
 

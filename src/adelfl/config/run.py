@@ -102,7 +102,7 @@ class TrainingSection(Section):
     local_iterations: int = Field(default=1, ge=1)
     weight_decay: NotNegative = 0.0
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    evaluations: int = Field(default=25, ge=1)
+    evaluations: int = Field(default=50, ge=1)
     seed: int = Field(default=0, ge=0)
 
 
@@ -314,11 +314,12 @@ def _estimated(
     import torch
 
     from adelfl.learning.estimate import estimate_constants
+    from adelfl.learning.work import Samples
     from adelfl.seeds import rng_for
 
     rng = rng_for(seed, "estimate")
     devices = rng.permutation(len(partition))[:16]
-    samples = [partition[int(u)][rng.integers(0, partition[int(u)].size, 32)] for u in devices]
-    x, y = torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train)
-    sigma2, G2 = estimate_constants(model, layers, x, y, samples)
+    chosen = [partition[int(u)][rng.integers(0, partition[int(u)].size, 32)] for u in devices]
+    samples = Samples(torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train))
+    sigma2, G2 = estimate_constants(model, layers, samples, chosen)
     return Constants(sigma2=sigma2, G2=G2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from adelfl.errors import ConfigError
 from adelfl.learning.fused import Fused, primitives
@@ -16,7 +16,7 @@ from adelfl.learning.hetero import Hetero
 from adelfl.learning.layers import Layer, is_per_sample
 from adelfl.learning.loop import Loop
 from adelfl.learning.stacked import Stacked
-from adelfl.learning.work import Engine
+from adelfl.learning.work import Engine, Samples
 
 EngineName = Literal["auto", "fused", "stacked", "loop"]
 
@@ -55,23 +55,22 @@ def build_engine(
     name: EngineName,
     model: nn.Module,
     layers: tuple[Layer, ...],
-    x: Tensor,
-    y: Tensor,
+    samples: Samples,
     local: LocalWork,
     *,
     widths: bool = False,
 ) -> Engine:
-    """Build the engine that trains ``model`` in place on the samples (x, y).
+    """Build the engine that trains ``model`` in place.
 
     Parameters
     ----------
     name : {"auto", "fused", "stacked", "loop"}
         Which one; "auto" chooses.
     model : nn.Module
-        On the same device as x and y.
+        On the same device as the samples.
     layers : tuple of Layer
         Its layers, input side first.
-    x, y : Tensor
+    samples : Samples
         All training samples and labels.
     local : LocalWork
         How devices train.
@@ -89,9 +88,9 @@ def build_engine(
 
     def build(model: nn.Module) -> Engine:
         if name == "fused":
-            return Fused(model, layers, x, y, local.weight_decay)
+            return Fused(model, layers, samples, local.weight_decay)
         engine = Stacked if name == "stacked" else Loop
-        return engine(model, layers, x, y, local.weight_decay, local.momentum)
+        return engine(model, layers, samples, local.weight_decay, local.momentum)
 
     return Hetero(model, build) if widths else build(model)
 

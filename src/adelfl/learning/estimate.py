@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer
+from adelfl.learning.work import Ints, Samples
 
 
 def estimate_constants(
     model: nn.Module,
     layers: tuple[Layer, ...],
-    x: Tensor,
-    y: Tensor,
-    samples: list[NDArray[np.int64]],
+    samples: Samples,
+    chosen: list[Ints],
 ) -> tuple[float, tuple[float, ...]]:
     """Estimate the variance of one sample's gradient, and G² of each layer.
 
@@ -31,9 +30,9 @@ def estimate_constants(
         At its initial weights; unchanged.
     layers : tuple of Layer
         Its layers.
-    x, y : Tensor
-        Training samples.
-    samples : list of ndarray of int
+    samples : Samples
+        All training samples.
+    chosen : list of ndarray of int
         For each of some devices, an even number of its samples.
 
     Returns
@@ -47,12 +46,11 @@ def estimate_constants(
     buffers = {name: b.clone() for name, b in model.named_buffers()}
     names = [name for layer in layers for name in layer.parameters]
     sigma2, G2 = [], []
-    for rows in samples:
+    for rows in chosen:
         halves = []
         for half in np.split(rows[: rows.size // 2 * 2], 2):
-            index = torch.from_numpy(half).to(x.device)
-            logits = functional_call(model, (weights, buffers), (x.index_select(0, index),))
-            loss = functional.cross_entropy(logits, y.index_select(0, index))
+            x, y = samples.take(half)
+            loss = functional.cross_entropy(functional_call(model, (weights, buffers), (x,)), y)
             halves.append(dict(zip(names, torch.autograd.grad(loss, [weights[n] for n in names]), strict=True)))
         one, other = halves
         difference = sum(float((one[n] - other[n]).square().sum()) for n in names)

@@ -25,7 +25,7 @@ from torch.nn import functional
 from adelfl.errors import ConfigError
 from adelfl.learning.layers import Layer
 from adelfl.learning.submodel import Scaler
-from adelfl.learning.work import RoundWork
+from adelfl.learning.work import RoundWork, Samples
 
 _ATEN = torch.ops.aten
 _CHUNK_BYTES = 96 << 20  # activations that are kept at once; more rows than fit are taken in turns
@@ -285,13 +285,13 @@ class Fused:
     name = "fused"
 
     def __init__(
-        self, model: nn.Module, layers: tuple[Layer, ...], x: Tensor, y: Tensor, weight_decay: float = 0.0
+        self, model: nn.Module, layers: tuple[Layer, ...], samples: Samples, weight_decay: float = 0.0
     ) -> None:
-        self.x, self.y = x, y
+        self.samples = samples
         self.layers = layers
         self.weight_decay = weight_decay
         self.parameters = dict(model.named_parameters())
-        self.walk = FusedPass(model, layers, x)
+        self.walk = FusedPass(model, layers, samples.x[:1])
 
     @torch.no_grad()
     def run(self, work: RoundWork) -> float:
@@ -301,7 +301,7 @@ class Fused:
         if order.size == 0:
             return math.nan
         work = work.only(order)
-        total, loss = weighted_gradients(self.walk, self.x, self.y, work)
+        total, loss = weighted_gradients(self.walk, self.samples, work)
         for l, layer in enumerate(self.layers):
             decay = self.weight_decay * float(work.A[:, l].sum())
             for name in layer.parameters:
@@ -313,29 +313,24 @@ class Fused:
         return loss
 
 
-def weighted_gradients(walk: FusedPass, x: Tensor, y: Tensor, work: RoundWork) -> tuple[dict[str, Tensor], float]:
+def weighted_gradients(walk: FusedPass, samples: Samples, work: RoundWork) -> tuple[dict[str, Tensor], float]:
     """Σ_u A[u,l] g_u^l for every parameter, and the mean over devices of their mean loss.
 
     Devices of ``work`` are sorted by depth, deepest first.
     """
-    device = x.device
-    L = work.progress.layers
     reach = work.sizes @ work.progress.delivered  # rows that deliver layer l
     per_row = np.repeat(work.A / work.sizes[:, None], work.sizes, axis=0).T.astype(np.float32)
-    row_weight = torch.from_numpy(per_row).to(device)
-    rows = torch.from_numpy(work.rows[0]).to(device)
-    loss_weight = torch.from_numpy(np.repeat(1.0 / work.sizes, work.sizes).astype(np.float32)).to(device)
+    row_weight = torch.from_numpy(np.ascontiguousarray(per_row)).to(samples.device)
+    loss_weight = torch.from_numpy(np.repeat(1.0 / work.sizes, work.sizes).astype(np.float32)).to(samples.device)
     total: dict[str, Tensor] = {}
     loss = 0.0
-    for start in range(0, rows.shape[0], walk.rows_at_once):
-        part = rows[start : start + walk.rows_at_once]
-        inside = np.clip(reach - start, 0, part.shape[0])
-        weights = row_weight[:, start : start + part.shape[0]]
-        for name, grad in walk.gradients(x.index_select(0, part), y.index_select(0, part), inside, weights):
+    for start in range(0, work.rows[0].size, walk.rows_at_once):
+        x, y = samples.take(work.rows[0][start : start + walk.rows_at_once])
+        end = start + y.shape[0]
+        for name, grad in walk.gradients(x, y, np.clip(reach - start, 0, end - start), row_weight[:, start:end]):
             if name in total:
                 total[name] += grad
             else:
                 total[name] = grad
-        loss += float(walk.loss @ loss_weight[start : start + part.shape[0]])
-    assert reach.shape == (L,)
+        loss += float(walk.loss @ loss_weight[start:end])
     return total, loss / work.sizes.size

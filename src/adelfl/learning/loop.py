@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer
-from adelfl.learning.work import RoundWork
+from adelfl.learning.work import Ints, RoundWork, Samples
 
 
 class Loop:
@@ -22,12 +22,11 @@ class Loop:
         self,
         model: nn.Module,
         layers: tuple[Layer, ...],
-        x: Tensor,
-        y: Tensor,
+        samples: Samples,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
     ) -> None:
-        self.model, self.layers, self.x, self.y = model, layers, x, y
+        self.model, self.layers, self.samples = model, layers, samples
         self.weight_decay, self.momentum = weight_decay, momentum
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.buffers = dict(model.named_buffers())
@@ -42,7 +41,7 @@ class Loop:
         for u in range(work.sizes.size):
             if work.progress.z[u] == 0 or not work.A[u].any():
                 continue
-            rows = [torch.from_numpy(r[starts[u] : starts[u + 1]]).to(self.x.device) for r in work.rows]
+            rows = [r[starts[u] : starts[u + 1]] for r in work.rows]
             local_buffers = {name: b.clone() for name, b in self.buffers.items()}
             update, loss = self._train(start, local_buffers, rows, int(work.progress.z[u]), work.eta)
             losses.append(loss)
@@ -63,7 +62,7 @@ class Loop:
         return sum(losses) / len(losses)
 
     def _train(
-        self, start: dict[str, Tensor], buffers: dict[str, Tensor], rows: list[Tensor], z: int, eta: float
+        self, start: dict[str, Tensor], buffers: dict[str, Tensor], rows: list[Ints], z: int, eta: float
     ) -> tuple[dict[str, Tensor], float]:
         """A device's update per layer, the sum of the steps that it completed, and its loss in the first step."""
         L = len(self.layers)
@@ -78,8 +77,8 @@ class Loop:
             local = {
                 name: (w + update[name] if name in update else w.detach()).requires_grad_() for name, w in start.items()
             }
-            logits = functional_call(self.model, (local, buffers), (self.x.index_select(0, chosen),))
-            loss = functional.cross_entropy(logits, self.y.index_select(0, chosen))
+            x, y = self.samples.take(chosen)
+            loss = functional.cross_entropy(functional_call(self.model, (local, buffers), (x,)), y)
             grads = torch.autograd.grad(loss, [local[name] for name in names])
             if iteration == 0:
                 first_loss = float(loss.detach())

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer
-from adelfl.learning.work import RoundWork
+from adelfl.learning.work import RoundWork, Samples
 
 _CHUNK_BYTES = 256 << 20
 
@@ -31,12 +31,11 @@ class Stacked:
         self,
         model: nn.Module,
         layers: tuple[Layer, ...],
-        x: Tensor,
-        y: Tensor,
+        samples: Samples,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
     ) -> None:
-        self.model, self.layers, self.x, self.y = model, layers, x, y
+        self.model, self.layers, self.samples = model, layers, samples
         self.weight_decay, self.momentum = weight_decay, momentum
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
@@ -68,7 +67,7 @@ class Stacked:
 
     def _chunk(self, work: RoundWork, total: dict[str, Tensor]) -> float:
         U, S, L = work.sizes.size, int(work.sizes.max()), work.progress.layers
-        device = self.x.device
+        device = self.samples.device
         place = np.arange(S)
         used = place < work.sizes[:, None]
         source = np.minimum(work.starts[:-1, None] + place, work.starts[1:, None] - 1)
@@ -82,10 +81,8 @@ class Stacked:
             done = work.progress.z[:, None] >= iteration * L + np.arange(L, 0, -1)
             if not done.any():
                 break
-            index = torch.from_numpy(rows[source].reshape(-1)).to(device)
-            x = self.x.index_select(0, index).reshape(U, S, *self.x.shape[1:])
-            y = self.y.index_select(0, index).reshape(U, S)
-            grads, loss = self.step(local, x, y, row_weight)
+            x, y = self.samples.take(rows[source].reshape(-1))
+            grads, loss = self.step(local, x.view(U, S, *x.shape[1:]), y.view(U, S), row_weight)
             if iteration == 0:
                 first = float(loss.sum())
             mask = torch.from_numpy(done.astype(np.float32)).to(device)

@@ -6,12 +6,38 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from adelfl.strategies.base import Progress
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class Samples:
+    """All training samples, kept as rows: picking whole rows of a matrix is three times as quick as of an image stack.
+
+    Parameters
+    ----------
+    x, y : Tensor
+        Inputs (N, ...) and labels (N,).
+    """
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+        self._flat, self._shape = x.flatten(1), x.shape[1:]
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.x.device
+
+    def take(self, rows: Ints) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of some samples, in that order."""
+        index = torch.from_numpy(rows).to(self.device)
+        return self._flat.index_select(0, index).view(-1, *self._shape), self.y.index_select(0, index)
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,12 +52,11 @@ class Contender:
         return float(np.mean([r["rounds"] for r in self.results]))
 
     def curve(self, grid: Floats) -> Floats:
-        """Accuracy at shares of the budget, shape (seeds, grid): what the last evaluation said."""
+        """Accuracy at shares of the budget, interpolated between evaluations, shape (seeds, grid)."""
         found = []
         for record in self.records:
             times, accuracies = record.evaluations
-            where = np.searchsorted(times, grid * record.about["budget"] * (1 + 1e-9), side="right") - 1
-            found.append(accuracies[np.maximum(where, 0)])
+            found.append(np.interp(grid * record.about["budget"], times, accuracies))
         return np.array(found)
 
 

@@ -20,7 +20,7 @@ from adelfl.errors import AdelError, ConfigError
 from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning.engines import EngineName, LocalWork, build_engine, find_device
 from adelfl.learning.layers import Layer
-from adelfl.learning.work import RoundWork
+from adelfl.learning.work import RoundWork, Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter, Weights
 from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
 from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
@@ -74,7 +74,7 @@ class Experiment:
     latency: LatencyModel = field(default_factory=Exponential)
     engine: EngineName = "auto"
     device: str = "cpu"
-    evaluations: int = 25
+    evaluations: int = 50
 
     def __post_init__(self) -> None:
         devices = self.strategy.setting.devices
@@ -144,12 +144,13 @@ class _Run:
         self.eta = self.setting.learning_rate.values(self.setting.rounds)
         device = find_device(experiment.device)
         data = experiment.dataset
-        self.x, self.x_test = (torch.from_numpy(v).to(device) for v in (data.x_train, data.x_test))
-        self.y, self.y_test = (torch.from_numpy(v).to(device) for v in (data.y_train, data.y_test))
+        x, y, self.x_test, self.y_test = (
+            torch.from_numpy(v).to(device) for v in (data.x_train, data.y_train, data.x_test, data.y_test)
+        )
         self.model = deepcopy(experiment.model).to(device).train()
         widths = experiment.strategy.orders(0, np.arange(1)).width is not None
         self.engine = build_engine(
-            experiment.engine, self.model, experiment.layers, self.x, self.y, experiment.local, widths=widths
+            experiment.engine, self.model, experiment.layers, Samples(x, y), experiment.local, widths=widths
         )
         self.summary = Summary(self.setting.budget, self.setting.layers * self.setting.local_iterations)
 
