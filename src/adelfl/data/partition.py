@@ -192,12 +192,11 @@ def iid(labels: ArrayLike, devices: int, seed: int, *, min_size: int = 1) -> Par
 def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size: int = 1) -> Partition:
     """Deal the samples so that each device has label shares of its own, after Hsu, Qi and Brown (2019).
 
-    Device u draws its label shares q_u ~ Dir(α p), where p are the shares in the training set, and then its samples,
-    without replacement, by q_u. Large α approaches :func:`iid`, small α leaves a device with one label. Sizes are equal
+    Device u draws its label shares q_u ~ Dir(C α p), where p are the shares of the C labels in the training set, and
+    then its samples, without replacement, by q_u. With equally frequent labels that is Dir(α, …, α), what later papers
+    and other libraries mean by Dirichlet(α); in Hsu's own notation, Dir(α p) with p adding up to 1, it is their α / C.
+    Large α approaches :func:`iid`, small α leaves a device with one label. Sizes are equal
     (up to one sample). What happens when a label runs out is said in :mod:`adelfl.data.label_skew`.
-
-    As in Hsu et al., p adds up to 1. Many later papers write Dir(β) for β repeated once per label: that is
-    α = β × (number of labels) here, so their 0.5 on ten labels is α = 5.
 
     Parameters
     ----------
@@ -206,20 +205,21 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size
     devices : int
         How many devices; more than N // ``min_size`` of them share samples as the head of this module says.
     alpha : float
-        Concentration α, at least :data:`SMALLEST_ALPHA`.
+        Concentration α per label; C α is at least :data:`SMALLEST_ALPHA`.
     seed : int
         The run's seed.
     min_size : int
         Samples that every device holds at least, such as one batch.
     """
     y = as_labels("labels", labels)
-    if not (np.isfinite(alpha) and alpha >= SMALLEST_ALPHA):
-        raise ConfigError(f"alpha must be a number of at least {SMALLEST_ALPHA:g}, not {alpha:g}; for α = ∞ use iid")
     _, label, pool = np.unique(y, return_inverse=True, return_counts=True)
+    concentration = alpha * pool.size
+    if not (np.isfinite(alpha) and concentration >= SMALLEST_ALPHA):
+        raise ConfigError(f"alpha must be a number above {SMALLEST_ALPHA:g}, not {alpha:g}; for α = ∞ use iid")
 
     def deal(group: int, sizes: Ints) -> Ints:
         rng = rng_for(seed, "partition", "dirichlet", group)
-        counts = draw_label_counts(rng, pool, sizes, alpha)
+        counts = draw_label_counts(rng, pool, sizes, concentration)
         # The samples of a label, in random order, go to the devices in turn; then each device's are mixed.
         shuffled = rng.permutation(y.size)
         samples = shuffled[np.argsort(label[shuffled], kind="stable")]

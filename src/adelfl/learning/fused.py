@@ -28,7 +28,8 @@ from adelfl.learning.submodel import Scaler
 from adelfl.learning.work import RoundWork, Samples
 
 _ATEN = torch.ops.aten
-_CHUNK_BYTES = 96 << 20  # activations that are kept at once; more rows than fit are taken in turns
+_MANY_CHANNELS = 16
+_CHUNK_BYTES = 256 << 20  # activations that are kept at once; more rows than fit are taken in turns
 
 
 def primitives(model: nn.Module) -> list[nn.Module] | None:
@@ -70,36 +71,36 @@ class _Linear:
 
 @dataclass
 class _Conv:
+    """Channels last where there are many of them: quicker on CPUs then, and slower for few."""
+
     module: nn.Conv2d
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.x = x
-        m = self.module
-        return functional.conv2d(x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
+    def __post_init__(self) -> None:
+        many = self.module.out_channels % _MANY_CHANNELS == 0
+        self.format = torch.channels_last if many else torch.contiguous_format
 
-    def _backward(self, delta: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x.contiguous(memory_format=self.format)
         m = self.module
+        out = functional.conv2d(self.x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
+        return out.contiguous(memory_format=self.format)
+
+    def _backward(self, delta: Tensor, x: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+        m = self.module
+        geometry = (m.stride, m.padding, m.dilation, False, [0, 0], m.groups)
         found: tuple[Tensor, Tensor, Tensor] = _ATEN.convolution_backward(
-            delta,
-            self.x[: delta.shape[0]],
-            m.weight,
-            [m.out_channels],
-            m.stride,
-            m.padding,
-            m.dilation,
-            False,
-            [0, 0],
-            m.groups,
-            mask,
+            delta, x, m.weight, [m.out_channels], *geometry, mask
         )
         return found
 
     def input_grad(self, delta: Tensor) -> Tensor:
-        return self._backward(delta, [True, False, False])[0]
+        delta = delta.contiguous(memory_format=self.format)
+        return self._backward(delta, self.x[: delta.shape[0]], [True, False, False])[0]
 
     def grads(self, delta: Tensor, row_weight: Tensor) -> list[Tensor]:
-        weighted = delta * row_weight.view(-1, 1, 1, 1)
-        _, weight, bias = self._backward(weighted, [False, True, self.module.bias is not None])
+        weighted = (delta * row_weight.view(-1, 1, 1, 1)).contiguous(memory_format=self.format)
+        x = self.x[: delta.shape[0]]
+        _, weight, bias = self._backward(weighted, x, [False, True, self.module.bias is not None])
         return [weight] if self.module.bias is None else [weight, bias]
 
 
@@ -111,6 +112,8 @@ class _GroupNorm:
         m = self.module
         n, c = x.shape[:2]
         self.x, self.spatial = x, math.prod(x.shape[2:])
+        last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+        self.format = torch.channels_last if last else torch.contiguous_format
         out, self.mean, self.rstd = _ATEN.native_group_norm(
             x, m.weight, m.bias, n, c, self.spatial, m.num_groups, m.eps
         )
@@ -120,7 +123,7 @@ class _GroupNorm:
     def _backward(self, delta: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
         n, m = delta.shape[0], self.module
         found: tuple[Tensor, Tensor, Tensor] = _ATEN.native_group_norm_backward(
-            delta.contiguous(),
+            delta.contiguous(memory_format=self.format),
             self.x[:n],
             self.mean[:n],
             self.rstd[:n],
@@ -139,7 +142,8 @@ class _GroupNorm:
     def grads(self, delta: Tensor, row_weight: Tensor) -> list[Tensor]:
         if not self.module.affine:
             return []
-        _, weight, bias = self._backward(delta * row_weight.view(-1, 1, 1, 1), [False, True, True])
+        # All three, though the first is not needed: with channels last torch's kernel crashes without it (2.13).
+        _, weight, bias = self._backward(delta * row_weight.view(-1, 1, 1, 1), [True, True, True])
         return [weight, bias]
 
 
@@ -160,23 +164,45 @@ class _ReLU:
 class _MaxPool:
     module: nn.MaxPool2d
 
-    def _geometry(self) -> tuple[list[int], list[int], list[int], list[int], bool]:
+    def __post_init__(self) -> None:
         m = self.module
         kernel, stride, padding, dilation = (
             [v, v] if isinstance(v, int) else list(v) for v in (m.kernel_size, m.stride, m.padding, m.dilation)
         )
-        return kernel, stride, padding, dilation, bool(m.ceil_mode)
+        self.geometry = (kernel, stride, padding, dilation, bool(m.ceil_mode))
+        self.plain = self.geometry == ([2, 2], [2, 2], [0, 0], [1, 1], False)
 
     def forward(self, x: Tensor) -> Tensor:
         self.x = x
-        out, self.indices = _ATEN.max_pool2d_with_indices(x, *self._geometry())
-        result: Tensor = out
-        return result
+        # Torch's own kernel is quick only with channels last; 2×2 windows are four slices.
+        self.by_slices = self.plain and not x.is_contiguous(memory_format=torch.channels_last)
+        if self.by_slices:
+            a, b, c, d = _quarters(x)
+            self.out = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
+        else:
+            self.out, self.indices = _ATEN.max_pool2d_with_indices(x, *self.geometry)
+        return self.out
 
     def input_grad(self, delta: Tensor) -> Tensor:
         n = delta.shape[0]
-        found: Tensor = _ATEN.max_pool2d_with_indices_backward(delta, self.x[:n], *self._geometry(), self.indices[:n])
-        return found
+        x = self.x[:n]
+        if not self.by_slices:
+            found: Tensor = _ATEN.max_pool2d_with_indices_backward(delta, x, *self.geometry, self.indices[:n])
+            return found
+        grad = torch.zeros_like(x) if x.shape[2] % 2 or x.shape[3] % 2 else torch.empty_like(x)
+        *first, last = _quarters(grad)
+        # Like torch's kernel: of equal values the first one in reading order takes it all.
+        for place, value in zip(first, _quarters(x), strict=False):
+            torch.mul(delta, value == self.out[:n], out=place)
+            delta = delta - place
+        last.copy_(delta)
+        return grad
+
+
+def _quarters(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four corners of all 2×2 windows, in reading order, as views."""
+    h, w = x.shape[2] // 2 * 2, x.shape[3] // 2 * 2
+    return x[:, :, 0:h:2, 0:w:2], x[:, :, 0:h:2, 1:w:2], x[:, :, 1:h:2, 0:w:2], x[:, :, 1:h:2, 1:w:2]
 
 
 @dataclass
