@@ -18,8 +18,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## plan an example fleet, and draw the plan
-	@$(BIN)/adelfl plan examples/phones.toml --plot demo.png --open
+demo: $(READY) ## compare six straggler methods on embedded data, under a budget that starves the first layers
+	@$(BIN)/adelfl compare --fresh --jobs 2 --out runs/demo --plot demo.png --open
 
 lint: $(READY) ## style, types, architecture
 	$(BIN)/ruff check .
@@ -36,6 +36,7 @@ test-slow: $(READY) ## the tests that take minutes
 bench: $(READY) ## side-by-side measurements
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/planner.py
+	$(BIN)/python bench/simulators.py
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.png
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.png .bench-envs

@@ -18,10 +18,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan.plan, runs.run, runs.compare, runs.resume):
+for command in (plan.plan, runs.compare, runs.run, runs.resume, runs.show, runs.partition):
     app.command()(command)
 app.command("list")(runs.list_runs)
-app.command()(runs.show)
 
 
 def _version(wanted: bool) -> None:

@@ -190,3 +190,32 @@ def _title(said: Any) -> str:  # noqa: ANN401 - RunFile
     time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth else f"{t.budget:g} s"
     who = f"{t.cohort} of the devices a round" if t.cohort else f"{said.fleet.devices} devices"
     return f"{said.data.name}, {said.model.name}, {who}, {t.rounds} rounds, {time}"
+
+
+def partition(
+    config: Config = None,
+    changes: Changes = None,
+    save: Annotated[Path | None, typer.Option(help="Write it (.npz); reuse it with data.partition_file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw who holds which labels.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show who holds which training samples; save or draw it."""
+    said = _prepare(config, changes, data_dir)
+    from adelfl.config.run import build_data
+
+    dataset, held = build_data(said)
+    counts = held.label_counts(dataset.y_train)
+    top = (counts.max(axis=1) / counts.sum(axis=1)).mean()
+    typer.echo(
+        f"{len(held)} devices hold {held.sizes.min()} to {held.sizes.max()} samples of {dataset.name}; "
+        f"a device's most frequent label makes up {top:.0%} of its samples on average"
+    )
+    if save is not None:
+        held.save(save)
+        typer.echo(f"Partition: {save}")
+    if plot is not None:
+        from adelfl.report.partition import draw_partition
+        from adelfl.report.style import save as save_figure
+
+        save_figure(draw_partition(held, dataset.y_train), plot)
+        typer.echo(f"Picture: {plot}")

@@ -213,6 +213,14 @@ def _imported(key: str, path: str) -> Callable[..., Any]:
     return found
 
 
+def build_data(said: RunFile) -> tuple[Dataset, Partition]:
+    """The data set, and who holds which of its training samples."""
+    dataset = _dataset(said.data.name, said.data.data_dir, said.data.factory)
+    # How many devices there are does not depend on how long their uploads take.
+    devices = said.fleet.build(said.device, said.training.seed, update_megabytes=1.0).size
+    return dataset, _partition(said.data, dataset, devices, said.training.batch, said.training.seed)
+
+
 def build_experiment(said: RunFile) -> Experiment:
     """Everything that a file describes, ready to run: data, partition, model, layers, fleet, plan."""
     import torch
@@ -225,14 +233,13 @@ def build_experiment(said: RunFile) -> Experiment:
     torch.set_num_threads(said.engine.threads)
     keep_memory()
     t, seed = said.training, said.training.seed
-    dataset = _dataset(said.data.name, said.data.data_dir, said.data.factory)
+    dataset, partition = build_data(said)
     model = _model(said.model, dataset, seed)
     check_supported(model)
     example = torch.from_numpy(dataset.x_train[:2])
     layers = given_layers(model, said.model.layers) if said.model.layers else find_layers(model, example)
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
     fleet = said.fleet.build(said.device, seed, megabytes)
-    partition = _partition(said.data, dataset, fleet.size, t.batch, seed)
     setting = Setting(
         fleet=fleet,
         layers=len(layers),
