@@ -72,7 +72,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("strategy")
     for title in ("final", *(f"at {q}" for q in QUARTERS), "of oracle", "depth", "rounds"):
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
         mean, error = float(c.final.mean()), standard_error(c.final)
         final = f"{mean:.1%} ± {100 * error:.1f}" if c.final.size > 1 else f"{mean:.1%}"
