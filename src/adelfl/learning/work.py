@@ -74,14 +74,15 @@ class RoundWork:
 
     def only(self, chosen: Ints) -> RoundWork:
         """The same work for some of the devices, in the given order."""
-        starts = self.starts
-        take = (
-            np.concatenate([np.arange(starts[u], starts[u + 1]) for u in chosen]) if chosen.size else np.zeros(0, int)
-        )
+        if chosen.size == self.sizes.size and np.array_equal(chosen, np.arange(chosen.size)):
+            return self
+        sizes = self.sizes[chosen]
+        ends = np.cumsum(sizes)
+        take = np.arange(ends[-1] if ends.size else 0) + np.repeat(self.starts[chosen] - (ends - sizes), sizes)
         p = self.progress
         return RoundWork(
             tuple(rows[take] for rows in self.rows),
-            self.sizes[chosen],
+            sizes,
             self.A[chosen],
             Progress(p.z[chosen], p.layers, p.local_iterations, p.rate[chosen]),
             self.eta,

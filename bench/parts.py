@@ -1,0 +1,88 @@
+"""Where the simulator's time goes: its own overhead in a round of the MLP, and what truncation saves on VGG11.
+
+    python bench/parts.py
+
+CPU time, one thread, medians; the depths take turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+import measure
+import workloads
+from adelfl_sim import Adelfl
+
+from adelfl.learning import fused
+from adelfl.learning.engines import LocalWork, build_engine
+from adelfl.learning.work import RoundWork, Samples
+from adelfl.strategies.base import Progress
+
+
+def request(name: str) -> measure.Request:
+    return measure.Request(workloads.WORKLOADS[name], name, 1, 1, 1, None, None)
+
+
+def overhead() -> float:
+    """Share of a round of the MLP (30 devices, batch 32) that is not the engine's."""
+    simulator = Adelfl(request("mlp"))
+    inside = 0.0
+    run = fused.Fused.run
+
+    def timed(self: fused.Fused, work: RoundWork) -> float:
+        nonlocal inside
+        start = time.process_time()
+        found = run(self, work)
+        inside += time.process_time() - start
+        return found
+
+    fused.Fused.run = timed  # type: ignore[method-assign]
+    shares = []
+    for _ in range(5):
+        inside, start = 0.0, time.process_time()
+        simulator.run(200)
+        shares.append(1.0 - inside / (time.process_time() - start))
+    fused.Fused.run = run  # type: ignore[method-assign]
+    return statistics.median(shares)
+
+
+def truncation() -> dict[float, float]:
+    """CPU seconds of a round of VGG11 when all devices stop after a share of the backward pass."""
+    simulator = Adelfl(request("vgg11"))
+    w, L = simulator.workload, len(simulator.layers)
+    samples = Samples(torch.from_numpy(simulator.dataset.x_train), torch.from_numpy(simulator.dataset.y_train))
+    engine = build_engine("fused", simulator.model, simulator.layers, samples, LocalWork())
+    rows = np.random.default_rng(0).integers(0, w.devices * w.samples, w.devices * w.batch)
+    times: dict[int, list[float]] = {depth: [] for depth in (0, L // 4, L // 2, 3 * L // 4, L)}
+    for _ in range(3):
+        for depth, found in times.items():
+            progress = Progress(np.full(w.devices, max(depth, 1)), L, 1, np.ones(w.devices))
+            A = progress.delivered / w.devices
+            work = RoundWork((rows,), np.full(w.devices, w.batch), A, progress, 0.0)
+            start = time.process_time()
+            engine.run(work)
+            found.append(time.process_time() - start)
+    return {max(depth, 1) / L: statistics.median(found) for depth, found in times.items()}
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    share = overhead()
+    print(f"MLP, 30 devices, batch 32: {share:.1%} of a round is clock, draws and records (to reach: below 10 %)")
+    print("VGG11, 30 devices, batch 16: CPU seconds of a round by depth of the backward pass")
+    found = truncation()
+    whole = found[1.0]
+    for depth, seconds in sorted(found.items()):
+        print(f"  {depth:4.0%} of the layers: {seconds:6.2f} s, {seconds / whole:4.0%} of the whole round")
+    return 0 if share < 0.10 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Flower's simulation engine: run_simulation on Ray, FedAvg, fraction_evaluate = 0.
+
+At its best: one CPU per client (``client_resources``), so ``--threads 2`` means two workers with one torch thread
+each; model and data cached in the workers; arrays travel as NumPy; no dashboard, no telemetry, logs off.
+
+CPU time is the sum of user and system time over the process tree (this process with server and engine, Ray's
+daemons, the workers), read with psutil when the warm-up ends and when the last timed round ends, in the running
+simulation: Ray's boot and shutdown are not counted. What Ray's daemons burn while they wait is counted: it is there.
+Peak memory: the sum of the peaks of all processes, with pages that they share counted once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import measure
+import numpy as np
+from workloads import first_weights, samples
+
+
+def _tree_cpu() -> float:
+    """User and system seconds of this process and all below it, those already gone (and waited for) included."""
+    import psutil
+
+    this = psutil.Process()
+    total = 0.0
+    for process in [this, *this.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _tree_peak_mb() -> float:
+    """Sum of the peaks; what is shared now is taken to have been shared at the peak as well."""
+    import psutil
+
+    this = psutil.Process()
+    total_kb = 0
+    for process in [this, *this.children(recursive=True)]:
+        try:
+            status = _kilobytes(Path(f"/proc/{process.pid}/status"))
+            shared = status["VmRSS"] - _kilobytes(Path(f"/proc/{process.pid}/smaps_rollup"))["Pss"]
+            total_kb += status["VmHWM"] - shared
+        except (OSError, KeyError):
+            continue
+    return total_kb / 1024
+
+
+def _kilobytes(path: Path) -> dict[str, int]:
+    fields = (line.split() for line in path.read_text().splitlines())
+    return {f[0].rstrip(":"): int(f[1]) for f in fields if len(f) == 3 and f[2] == "kB"}
+
+
+def simulate(asked: measure.Request, folder: Path) -> None:
+    """Run warm-up and timed rounds in one simulation, stamped from within."""
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
+
+    import flower_client
+
+    w = asked.workload
+    warmup, rounds = (0, 1) if asked.check else (asked.warmup, asked.rounds)
+    stamps: list[tuple[float, float]] = []
+    peaks: list[float] = []
+    results: list[list[measure.Floats]] = []
+
+    class Stamped(FedAvg):
+        """FedAvg that looks at the clock when the first timed round is about to be sent."""
+
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        ) -> Iterable[Message]:
+            if server_round == warmup + 1:
+                stamps.append((_tree_cpu(), time.perf_counter()))
+            return super().configure_train(server_round, arrays, config, grid)
+
+    server = ServerApp()
+
+    @server.main()
+    def serve(grid: Grid, context: Context) -> None:
+        strategy = Stamped(
+            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=w.devices, min_available_nodes=w.devices
+        )
+        first = ArrayRecord(first_weights(w))
+        result = strategy.start(grid=grid, initial_arrays=first, num_rounds=warmup + rounds, timeout=600)
+        stamps.append((_tree_cpu(), time.perf_counter()))
+        peaks.append(_tree_peak_mb())
+        results.append(result.arrays.to_numpy_ndarrays())
+
+    run_simulation(
+        server_app=server,
+        client_app=flower_client.app,
+        num_supernodes=w.devices,
+        backend_config={
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {
+                "num_cpus": asked.threads,
+                "_node_ip_address": "127.0.0.1",
+                "_temp_dir": str(folder / "ray"),
+                "log_to_driver": False,
+            },
+        },
+    )
+    if not results:
+        sys.exit("the simulation ended without a result")
+    measure.must_be_finite(results[0])
+    if asked.check:
+        measure.save(asked.check, results[0])
+        return
+    (cpu0, wall0), (cpu1, wall1) = stamps
+    measure.report(asked, cpu1 - cpu0, wall1 - wall0, peaks[0], ["flwr", "ray", "torch"])
+
+
+def main() -> None:
+    asked = measure.request()
+    # Short: Ray puts sockets into it, and their paths may have 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir="/tmp"))
+    os.environ |= {
+        "FLWR_HOME": str(folder / "flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "BENCH_WORKLOAD": asked.name,
+        "BENCH_FOLDER": str(folder),
+    }
+    if asked.check:
+        os.environ["BENCH_FIXED"] = "1"
+    try:
+        for name, array in zip(("x", "y"), samples(asked.workload), strict=True):
+            np.save(folder / name, array)
+        simulate(asked, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The plain PyTorch loop: one model, and for every device load the global weights, take one step, add to the average.
+
+Written as a good engineer would: no state dicts, no optimiser objects, no copies but the two that FedAvg needs, all
+parameters at once with foreach kernels, and all batches of a round drawn in one call.
+"""
+
+from __future__ import annotations
+
+import measure
+
+
+class Loop:
+    """FedAvg with one model that visits the devices in turn."""
+
+    def __init__(self, asked: measure.Request) -> None:
+        import torch
+        import torch_models
+
+        torch.set_num_threads(asked.threads)
+        torch.manual_seed(0)
+        self.workload = asked.workload
+        self.fixed = None if asked.batches is None else torch.from_numpy(asked.batches)
+        self.model = torch_models.model(asked.workload)
+        self.parameters = list(self.model.parameters())
+        self.world = [p.detach().clone() for p in self.parameters]
+        self.total = [torch.zeros_like(p) for p in self.world]
+        self.x, self.y = torch_models.data(asked.workload)
+
+    def run(self, rounds: int) -> None:
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        w = self.workload
+        for _ in range(rounds):
+            rows = torch.randint(w.samples, (w.devices, w.batch)) if self.fixed is None else self.fixed
+            for x, y, chosen in zip(self.x, self.y, rows, strict=True):
+                with torch.no_grad():
+                    torch._foreach_copy_(self.parameters, self.world)
+                loss = cross_entropy(self.model(x.index_select(0, chosen)), y.index_select(0, chosen))
+                gradients = torch.autograd.grad(loss, self.parameters)
+                with torch.no_grad():
+                    torch._foreach_add_(self.parameters, gradients, alpha=-w.rate)
+                    torch._foreach_add_(self.total, self.parameters, alpha=1 / w.devices)
+            self.world, self.total = self.total, self.world
+            torch._foreach_zero_(self.total)
+
+    def weights(self) -> list[measure.Floats]:
+        import torch_models
+
+        return torch_models.arrays(self.world)
+
+
+if __name__ == "__main__":
+    measure.main(measure.request(), Loop, ["torch"])

@@ -1,0 +1,129 @@
+"""The four workloads that every peer runs, in NumPy alone: shapes, synthetic data, first weights.
+
+A model is a list of steps, which torch_models.py and jax_sim.py turn into their own code, so that all peers compute
+the same function of the same numbers. One round: every device draws a batch from its own samples, takes one SGD step
+on the mean cross-entropy from the global weights, and the weights are averaged. No evaluation.
+
+Data are random numbers of the true shapes: time does not depend on what a picture shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+CLASSES = 10
+SEED = 1
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A fully connected layer, ``inputs`` → ``outputs``."""
+
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution of stride 1, ``inputs`` → ``outputs`` channels."""
+
+    inputs: int
+    outputs: int
+    size: int
+    padding: int
+
+
+@dataclass(frozen=True)
+class Relu:
+    """max(x, 0)."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Max-pooling over 2 × 2."""
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """(channels, height, width) → one vector, in that order."""
+
+
+Step = Dense | Conv | Relu | Pool | Flatten
+
+
+def _mlp() -> tuple[Step, ...]:
+    return Dense(784, 32), Relu(), Dense(32, 16), Relu(), Dense(16, CLASSES)
+
+
+def _cnn() -> tuple[Step, ...]:
+    # Pool before ReLU: the same function as the other order, and four times fewer numbers to rectify.
+    convs: tuple[Step, ...] = (Conv(1, 10, 5, 0), Pool(), Relu(), Conv(10, 20, 5, 0), Pool(), Relu(), Flatten())
+    return *convs, Dense(320, 50), Relu(), Dense(50, CLASSES)
+
+
+def _vgg11() -> tuple[Step, ...]:
+    steps: list[Step] = []
+    channels = 3
+    for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):  # 0: pool
+        if width:
+            steps += [Conv(channels, width, 3, 1), Relu()]
+            channels = width
+        else:
+            steps.append(Pool())
+    return *steps, Flatten(), Dense(512, 512), Relu(), Dense(512, 512), Relu(), Dense(512, CLASSES)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Who trains what: ``devices`` × ``samples`` pictures of ``shape``, batches of ``batch``."""
+
+    about: str
+    model: tuple[Step, ...]
+    shape: tuple[int, ...]
+    devices: int
+    batch: int
+    samples: int
+    rate: float
+    """Learning rate: small enough that random labels do not make the weights explode."""
+    rounds: int
+    """Rounds timed unless the user asks for another number (slow peers: see simulators.py)."""
+    warmup: int
+
+
+WORKLOADS = {
+    "mlp": Workload("MLP 784-32-16-10, MNIST shapes", _mlp(), (784,), 30, 32, 2000, 0.1, 300, 20),
+    "mlp300": Workload("MLP 784-32-16-10, MNIST shapes", _mlp(), (784,), 300, 32, 200, 0.1, 40, 4),
+    "cnn": Workload("CNN 10-20-50-10, MNIST shapes", _cnn(), (1, 28, 28), 30, 32, 2000, 0.05, 20, 3),
+    "vgg11": Workload("VGG11 without norms, CIFAR-10 shapes", _vgg11(), (3, 32, 32), 30, 16, 500, 0.01, 2, 1),
+}
+
+
+def samples(workload: Workload) -> tuple[Floats, Integers]:
+    """Draw pictures (devices, samples, *shape) and labels (devices, samples)."""
+    rng = np.random.default_rng([SEED, 1])
+    size = (workload.devices, workload.samples)
+    return rng.standard_normal((*size, *workload.shape), dtype=np.float32), rng.integers(0, CLASSES, size)
+
+
+def first_weights(workload: Workload) -> list[Floats]:
+    """Weight, bias, weight, bias … in torch's layouts: (out, in) and (out, in, height, width)."""
+    rng = np.random.default_rng([SEED, 2])
+    found: list[Floats] = []
+    for step in workload.model:
+        if isinstance(step, Dense | Conv):
+            window = (step.size, step.size) if isinstance(step, Conv) else ()
+            shape = (step.outputs, step.inputs, *window)
+            scale = np.float32(np.sqrt(2.0 / np.prod(shape[1:])))
+            found += [rng.standard_normal(shape, dtype=np.float32) * scale, np.zeros(step.outputs, np.float32)]
+    return found
+
+
+def fixed_batches(workload: Workload) -> Integers:
+    """Row numbers (devices, batch) for the cross-check, the same for every peer."""
+    return np.random.default_rng([SEED, 3]).integers(0, workload.samples, (workload.devices, workload.batch))
