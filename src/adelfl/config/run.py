@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +24,7 @@ from adelfl.config.sections import (
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.planner import Constants
+from adelfl.plugins import import_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -198,18 +198,9 @@ def _dataset(name: str, data_dir: str | None, factory: str | None) -> Dataset:
 
     if factory is None:
         return load_dataset(name, data_dir=data_dir)
-    found = _imported("data.factory", factory)()
+    found = import_object("data.factory", factory)()
     if not isinstance(found, Dataset):
         raise ConfigError(f"data.factory: {factory} must return an adelfl.data.Dataset, not {type(found).__name__}")
-    return found
-
-
-def _imported(key: str, path: str) -> Callable[..., Any]:
-    module, _, attribute = path.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as trouble:
-        raise ConfigError(f"{key}: {path!r} cannot be imported as package.module:function ({trouble})") from None
     return found
 
 
@@ -286,7 +277,7 @@ def _model(said: ModelSection, dataset: Dataset, seed: int) -> nn.Module:
             norm=said.norm,
             width=said.width,
         )
-    found = _imported("model.factory", said.factory)(dataset.sample_shape, dataset.classes, seed)
+    found = import_object("model.factory", said.factory)(dataset.sample_shape, dataset.classes, seed)
     if not isinstance(found, nn.Module):
         raise ConfigError(f"model.factory: {said.factory} must return an nn.Module, not {type(found).__name__}")
     return found

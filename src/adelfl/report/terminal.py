@@ -70,7 +70,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     console = console or Console(highlight=False)
     ceiling = next((float(c.final.mean()) for c in contenders if c.name == "oracle"), None)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("strategy")
+    table.add_column("strategy", min_width=max(len(c.label) for c in contenders))
     for title in ("final", *(f"at {q}" for q in QUARTERS), "of oracle", "depth", "rounds"):
         table.add_column(title, justify="right", no_wrap=True)
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):

@@ -7,10 +7,10 @@ A strategy from outside the package is found by an entry point in the group ``ad
 from __future__ import annotations
 
 import difflib
-from importlib import import_module
 from importlib.metadata import entry_points
 
 from adelfl.errors import ConfigError
+from adelfl.plugins import import_object
 from adelfl.strategies.base import Orders, Progress, Setting, Strategy
 
 __all__ = ["BUILT_IN", "Orders", "Progress", "Setting", "Strategy", "find_strategy", "strategy_names"]
@@ -43,11 +43,8 @@ def find_strategy(name: str) -> type[Strategy]:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
         raise ConfigError(f"strategy {name!r} is not known; {hint} Others are given as package.module:Class")
-    module, _, attribute = path.partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as trouble:
-        raise ConfigError(f"strategy {name!r} cannot be imported ({trouble})") from None
+    found = import_object("strategy", path)
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise ConfigError(f"strategy {name!r} is not a subclass of adelfl.strategies.Strategy")
-    return found
+    strategy: type[Strategy] = found
+    return strategy
