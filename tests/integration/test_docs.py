@@ -1,0 +1,79 @@
+"""What the documents show is what the program does."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from adelfl import InverseDecay
+from adelfl.cli import app
+from adelfl.config.run import RunFile, load_run
+from adelfl.planner import Constants
+
+REPO = Path(__file__).parents[2]
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (REPO / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_the_readme_goes_from_a_fleet_to_a_plan(capsys):
+    (code,) = blocks("README.md", "python")
+    assert len([line for line in code.splitlines() if line]) <= 10
+    exec(compile(code, "README.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert "Deadlines fall from" in said
+    assert len(said.splitlines()) == 3
+
+
+def test_the_strategy_in_the_docs_is_the_example_and_is_short():
+    (code,) = blocks("docs/strategies.md", "python")
+    assert code == (REPO / "examples" / "fitted_batch.py").read_text(encoding="utf-8")
+    assert len(code.splitlines()) < 40
+
+
+def test_the_file_in_the_docs_says_the_defaults(tmp_path):
+    (text,) = blocks("docs/simulator.md", "toml")
+    path = tmp_path / "shown.toml"
+    path.write_text(text)
+    assert load_run(path) == load_run(None)
+    commented = re.findall(r"^# (\w+) = |^# \[(\w+)\]", text, flags=re.MULTILINE)
+    shown = {section: set(keys) for section, keys in tomllib.loads(text).items()}
+    left_out = {
+        f"{section}.{key}"
+        for section, model in RunFile.model_fields.items()
+        if section in shown
+        for key in model.annotation.model_fields
+        if key not in shown[section] | {a or b for a, b in commented}
+    }
+    assert left_out <= {"fleet.low", "fleet.high", "fleet.slow", "fleet.slow_share", "learning_rate.time_scale"}
+
+
+def test_the_readme_lists_the_planners_defaults():
+    text = (REPO / "README.md").read_text(encoding="utf-8")
+    assert f"| `constants.sigma2` | {Constants.sigma2} |" in text
+    assert f"| `constants.G2` | {Constants.G2} |" in text
+    assert f"| {Constants.rho_c}, {Constants.rho_s} |" in text
+    assert InverseDecay(0.1).time_scale == 1.0
+
+
+def test_every_command_is_documented():
+    text = (REPO / "README.md").read_text(encoding="utf-8") + (REPO / "docs/simulator.md").read_text(encoding="utf-8")
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__
+        assert f"adelfl {name}" in text, name
+
+
+def test_links_lead_somewhere():
+    for page in [REPO / "README.md", REPO / "CONTRIBUTING.md", *(REPO / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_planners_proof_has_its_number_right():
+    """docs/planner.md: (−log p)((1+5p)/(1−5p) − 1/2) is at least 2.7 on 0 < p < 0.2, near p = 0.013."""
+    p = np.linspace(1e-7, 0.2 - 1e-7, 2_000_001)
+    factor = -np.log(p) * ((1 + 5 * p) / (1 - 5 * p) - 0.5)
+    assert factor.min() > 2.7
+    assert abs(p[factor.argmin()] - 0.013) < 5e-4
