@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import platform
 import re
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -128,9 +129,11 @@ def run_job(job: Job, report: Callable[[dict[str, Any]], None] | None = None) ->
 _queue: Any = None
 
 
-def _join_queue(queue: Any) -> None:  # noqa: ANN401 - a manager's proxy
+def _begin_worker(queue: Any) -> None:  # noqa: ANN401 - a manager's proxy
     global _queue
     _queue = queue
+    # Ctrl-C reaches the whole process group; the parent alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _work(job: Job) -> dict[str, Any]:
@@ -159,7 +162,7 @@ def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job
     context = multiprocessing.get_context("spawn")
     with (
         context.Manager() as manager,
-        ProcessPoolExecutor(min(workers, len(jobs)), context, _join_queue, (queue := manager.Queue(),)) as pool,
+        ProcessPoolExecutor(min(workers, len(jobs)), context, _begin_worker, (queue := manager.Queue(),)) as pool,
     ):
         pending: dict[Future[dict[str, Any]], Job] = {pool.submit(_work, job): job for job in jobs}
         troubles = []
@@ -174,8 +177,10 @@ def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job
                     except AdelError as error:
                         troubles.append(error)
         except BaseException:
-            for future in pending:
-                future.cancel()
+            # What they recorded stays, and can be resumed. (The manager ends with its own context.)
+            for child in multiprocessing.active_children():
+                if not child.name.startswith("SyncManager"):
+                    child.terminate()
             raise
         if troubles:
             raise troubles[0]

@@ -45,6 +45,3 @@ def main() -> None:
     except AdelError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; what finished stays, and the same command goes on from here", err=True)
-        sys.exit(130)

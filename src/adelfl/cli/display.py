@@ -27,7 +27,8 @@ def _bars(console: Console, width: int) -> Progress:
 
 
 class _Display:
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, again: str) -> None:
+        self.again = again
         self.console = Console(stderr=True)
         self.bars = _bars(self.console, width)
 
@@ -35,15 +36,17 @@ class _Display:
         self.bars.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.bars.stop()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.console.print(f"interrupted; what is recorded stays, and {self.again}", highlight=False)
 
 
 class RunDisplay(_Display):
     """Progress of one run, by rounds."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(len(name))
+        super().__init__(len(name), f"adelfl resume {name} goes on from there")
         self.task = self.bars.add_task(name, total=None, note="")
         self.folder = name
 
@@ -59,7 +62,7 @@ class CompareDisplay(_Display):
     """Progress of a comparison: a bar per strategy over all its seeds."""
 
     def __init__(self, strategies: list[str], seeds: int) -> None:
-        super().__init__(max(len(s) for s in strategies))
+        super().__init__(max(len(s) for s in strategies), "the same command goes on from there")
         self.seeds = seeds
         self.tasks = {s: self.bars.add_task(s, total=float(seeds), note="") for s in strategies}
         self.share: dict[Job, float] = {}
