@@ -288,8 +288,8 @@ def _partition(said: DataSection, dataset: Dataset, devices: int, batch: int, se
 
     if said.partition_file is not None:
         return Partition.load(said.partition_file)
-    # Each device at least one batch, where there is enough to give.
-    least = min(batch, max(1, dataset.y_train.size // devices))
+    # Each device at least one batch; a fleet too large for that shares samples.
+    least = min(batch, dataset.y_train.size)
     if said.partition == "iid":
         return iid(dataset.y_train, devices, seed, min_size=least)
     return dirichlet(dataset.y_train, devices, said.alpha, seed, min_size=least)

@@ -53,7 +53,8 @@ def draw_rows(
     Draw s of device u is the same number whatever the batch sizes are, so a larger batch extends a smaller one.
     """
     most = int(sizes.max(initial=0))
-    start, held = partition.offsets[devices], partition.sizes[devices]
+    start = partition.offsets[devices]
+    held = partition.offsets[devices + 1] - start
     used: Bools = np.arange(most)[:, None] < sizes
     found = []
     for iteration in range(iterations):
