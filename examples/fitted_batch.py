@@ -7,7 +7,6 @@ import numpy as np
 
 from adelfl.strategies import Orders, Progress, Strategy
 from adelfl.strategies.base import Floats, Ints, layerwise
-from adelfl.theory.participation import p_empty
 
 
 class FittedBatch(Strategy):
@@ -25,5 +24,4 @@ class FittedBatch(Strategy):
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """How much each device's layer counts: here eq. (5) of the paper."""
-        p = p_empty(progress.layers, progress.rate)
-        return layerwise(progress, p, correction="unbiased", average_over="contributors")
+        return layerwise(progress, correction="unbiased", average_over="contributors")

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from workloads import WORKLOADS, Workload, fixed_batches
+from workloads import WORKLOADS, Workload, fixed_batches, for_check
 
 app = ClientApp()
 
@@ -29,8 +29,10 @@ def _cached() -> tuple[Workload, nn.Sequential, Tensor, Tensor, Tensor | None]:
     folder = os.environ["BENCH_FOLDER"]
     # Mapped copy-on-write: workers share the pages, and torch does not complain about read-only memory.
     x, y = (torch.from_numpy(np.load(f"{folder}/{name}.npy", mmap_mode="c")) for name in ("x", "y"))
-    fixed = torch.from_numpy(fixed_batches(workload)) if "BENCH_FIXED" in os.environ else None
-    return workload, torch_models.model(workload), x, y, fixed
+    model = torch_models.model(workload, os.environ["BENCH_VARIANT"])
+    if "BENCH_CHECK" not in os.environ:
+        return workload, model, x, y, None
+    return for_check(workload), model, x, y, torch.from_numpy(fixed_batches(workload))
 
 
 @app.train()

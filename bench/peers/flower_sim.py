@@ -11,6 +11,7 @@ Peak memory: the sum of the peaks of all processes, with pages that they share c
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -62,13 +63,13 @@ def _kilobytes(path: Path) -> dict[str, int]:
 
 def simulate(asked: measure.Request, folder: Path) -> None:
     """Run warm-up and timed rounds in one simulation, stamped from within."""
+    import flower_client
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg
     from flwr.simulation import run_simulation
 
-    import flower_client
-
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     w = asked.workload
     warmup, rounds = (0, 1) if asked.check else (asked.warmup, asked.rounds)
     stamps: list[tuple[float, float]] = []
@@ -106,7 +107,6 @@ def simulate(asked: measure.Request, folder: Path) -> None:
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             "init_args": {
                 "num_cpus": asked.threads,
-                "_node_ip_address": "127.0.0.1",
                 "_temp_dir": str(folder / "ray"),
                 "log_to_driver": False,
             },
@@ -124,19 +124,21 @@ def simulate(asked: measure.Request, folder: Path) -> None:
 
 def main() -> None:
     asked = measure.request()
-    # Short: Ray puts sockets into it, and their paths may have 107 characters.
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="f-"))  # short: Ray puts sockets there, and their paths end at 107 characters
     os.environ |= {
         "FLWR_HOME": str(folder / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Off, Ray binds to 127.0.0.1; on, as is the default on Linux, its servers listen on every interface.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "OMP_NUM_THREADS": "1",
         "BENCH_WORKLOAD": asked.name,
         "BENCH_FOLDER": str(folder),
+        "BENCH_VARIANT": asked.variant,
     }
     if asked.check:
-        os.environ["BENCH_FIXED"] = "1"
+        os.environ["BENCH_CHECK"] = "1"
     try:
         for name, array in zip(("x", "y"), samples(asked.workload), strict=True):
             np.save(folder / name, array)

@@ -1,19 +1,29 @@
-"""JAX: jit(vmap(grad)) over the stacked batches of all devices, one compiled round."""
+"""JAX: jit(vmap(grad)) over the stacked batches of all devices, one compiled call per round.
+
+With one local step the average of the new weights is one step along the average gradient, as in vmap_sim.py. Pictures
+are NHWC and pooling is a maximum over a reshaped axis: on a CPU, XLA is slower with the other layout and much slower
+at the gradient of ``reduce_window``. Variants: ``vmap``; ``scan``, device after device in the compiled round, which is
+better where stacked gradients leave the cache; ``calls``, one compiled call per device, which is better with
+convolutions, since XLA has no fast kernel for the grouped ones that vmap makes, nor for any inside a scan.
+"""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import measure
 import numpy as np
-from workloads import Conv, Dense, Flatten, Pool, Relu, first_weights, samples
+from workloads import Conv, Dense, Flatten, Floats, Pool, Relu, first_weights, samples
 
-LAYOUT = os.environ.get("LAYOUT", "NHWC")
-MAP = os.environ.get("MAP", "vmap")
+
+def _swap(arrays: list[Floats], *axes: int) -> list[Floats]:
+    """Reorder the axes of the kernels, and leave the rest alone."""
+    return [np.ascontiguousarray(a.transpose(axes)) if a.ndim == 4 else a for a in arrays]
 
 
 class Jax:
-    """FedAvg as one compiled function: draw, gather, all gradients, average, step."""
+    """FedAvg, compiled: draw, gather, all gradients, average, step."""
 
     def __init__(self, asked: measure.Request) -> None:
         import jax
@@ -21,83 +31,95 @@ class Jax:
         from jax import Array, lax
 
         w = asked.workload
+        variant = asked.variant or "vmap"
 
         def forward(weights: list[Array], x: Array) -> Array:
-            remaining = iter(weights)
+            rest = iter(weights)
             for step in w.model:
                 match step:
                     case Dense():
-                        x = x @ next(remaining).T + next(remaining)
+                        x = x @ next(rest).T + next(rest)
                     case Conv():
-                        kernel, bias = next(remaining), next(remaining)
                         pad = [(step.padding, step.padding)] * 2
-                        if LAYOUT == "NHWC":
-                            x = lax.conv_general_dilated(x, kernel, (1, 1), pad, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-                            x = x + bias
-                        else:
-                            x = lax.conv_general_dilated(x, kernel, (1, 1), pad)
-                            x = x + bias[:, None, None]
+                        layouts = ("NHWC", "HWIO", "NHWC")
+                        x = lax.conv_general_dilated(x, next(rest), (1, 1), pad, dimension_numbers=layouts) + next(rest)
                     case Relu():
                         x = jax.nn.relu(x)
                     case Pool():
-                        win = (1, 2, 2, 1) if LAYOUT == "NHWC" else (1, 1, 2, 2)
-                        x = lax.reduce_window(x, -jnp.inf, lax.max, win, win, "VALID")
+                        batch, height, width, channels = x.shape
+                        x = x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))
                     case Flatten():
-                        if LAYOUT == "NHWC":
-                            x = x.transpose(0, 3, 1, 2)
-                        x = x.reshape(len(x), -1)
+                        x = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
             return x
 
         def loss(weights: list[Array], x: Array, y: Array) -> Array:
             scores = jax.nn.log_softmax(forward(weights, x))
             return -jnp.take_along_axis(scores, y[:, None], axis=1).mean()
 
-        def one_round(weights: list[Array], x: Array, y: Array, rows: Array) -> list[Array]:
-            device = jnp.arange(w.devices)[:, None]
-            bx, by = x[device, rows], y[device, rows]
-            if MAP == "vmap":
-                gradients = jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))(weights, bx, by)
-                mean = [g.mean(0) for g in gradients]
-            else:
-                def body(acc, xy):
-                    return [a + g for a, g in zip(acc, jax.grad(loss)(weights, *xy))], None
-                acc, _ = lax.scan(body, [jnp.zeros_like(v) for v in weights], (bx, by))
-                mean = [a / w.devices for a in acc]
-            return [v - w.rate * g for v, g in zip(weights, mean, strict=True)]
+        def draw(key: Array) -> tuple[Array, Array]:
+            """Rows (devices, batch), and the key for the next round."""
+            if asked.batches is not None:
+                return jnp.asarray(asked.batches), key
+            following, mine = jax.random.split(key)
+            return jax.random.randint(mine, (w.devices, w.batch), 0, w.samples), following
 
-        def drawn(weights: list[Array], x: Array, y: Array, key: Array) -> list[Array]:
-            key, mine = jax.random.split(key)
-            rows = jax.random.randint(mine, (w.devices, w.batch), 0, w.samples)
-            return one_round(weights, x, y, rows), key
+        def moved(weights: list[Array], average: list[Array]) -> list[Array]:
+            return [v - w.rate * g for v, g in zip(weights, average, strict=True)]
+
+        @partial(jax.jit, donate_argnums=0)
+        def one_round(weights: list[Array], key: Array, x: Array, y: Array) -> tuple[list[Array], Array]:
+            rows, key = draw(key)
+            device = jnp.arange(w.devices)[:, None]
+            x, y = x[device, rows], y[device, rows]
+            if variant == "vmap":
+                stacked = jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))(weights, x, y)
+                return moved(weights, [g.mean(0) for g in stacked]), key
+
+            def add(total: list[Array], batch: tuple[Array, Array]) -> tuple[list[Array], None]:
+                return [t + g for t, g in zip(total, jax.grad(loss)(weights, *batch), strict=True)], None
+
+            total, _ = lax.scan(add, [jnp.zeros_like(v) for v in weights], (x, y))
+            return moved(weights, [t / w.devices for t in total]), key
+
+        @partial(jax.jit, donate_argnums=1)
+        def one_device(
+            weights: list[Array], average: list[Array], x: Array, y: Array, rows: Array, u: int
+        ) -> list[Array]:
+            gradients = jax.grad(loss)(weights, x[u, rows[u]], y[u, rows[u]])
+            return [a + g / w.devices for a, g in zip(average, gradients, strict=True)]
+
+        draw_once, zeros = jax.jit(draw), jax.jit(lambda weights: [jnp.zeros_like(v) for v in weights])
+        move = jax.jit(moved, donate_argnums=0)
+
+        def round_by_calls(weights: list[Array], key: Array, x: Array, y: Array) -> tuple[list[Array], Array]:
+            rows, key = draw_once(key)
+            average = zeros(weights)
+            for u in range(w.devices):
+                average = one_device(weights, average, x, y, rows, u)
+            return move(weights, average), key
 
         x, y = samples(w)
-        first = first_weights(w)
-        if LAYOUT == "NHWC" and x.ndim == 5:
+        if x.ndim == 5:
             x = np.ascontiguousarray(x.transpose(0, 1, 3, 4, 2))
-            first = [v.transpose(2, 3, 1, 0) if v.ndim == 4 else v for v in first]
         self.x, self.y = jnp.asarray(x), jnp.asarray(y, dtype=jnp.int32)
-        self.world = [jnp.asarray(v) for v in first]
-        self.fixed = None if asked.batches is None else jnp.asarray(asked.batches)
+        self.world = [jnp.asarray(v) for v in _swap(first_weights(w), 2, 3, 1, 0)]
         self.key = jax.random.key(0)
-        self.step = jax.jit(one_round)
-        self.draw = jax.jit(drawn, donate_argnums=(0,))
+        self.round = round_by_calls if variant == "calls" else one_round
 
     def run(self, rounds: int) -> None:
+        """Train; JAX returns at once, so wait for the last round."""
         import jax
 
         for _ in range(rounds):
-            if self.fixed is not None:
-                self.world = self.step(self.world, self.x, self.y, self.fixed)
-            else:
-                self.world, self.key = self.draw(self.world, self.x, self.y, self.key)
+            self.world, self.key = self.round(self.world, self.key, self.x, self.y)
         jax.block_until_ready(self.world)
 
-    def weights(self) -> list[measure.Floats]:
-        found = [np.asarray(v) for v in self.world]
-        return [v.transpose(3, 2, 0, 1) if v.ndim == 4 and LAYOUT == "NHWC" else v for v in found]
+    def weights(self) -> list[Floats]:
+        """Back in torch's layouts."""
+        return _swap([np.asarray(v) for v in self.world], 3, 2, 0, 1)
 
 
 if __name__ == "__main__":
     asked = measure.request()
-    os.environ["NPROC"] = os.environ["PJRT_NPROC"] = str(asked.threads)
+    os.environ["PJRT_NPROC"] = str(asked.threads)  # the size of XLA's thread pool
     measure.main(asked, Jax, ["jax", "jaxlib"])

@@ -20,13 +20,14 @@ class Loop:
         torch.manual_seed(0)
         self.workload = asked.workload
         self.fixed = None if asked.batches is None else torch.from_numpy(asked.batches)
-        self.model = torch_models.model(asked.workload)
+        self.model = torch_models.model(asked.workload, asked.variant)
         self.parameters = list(self.model.parameters())
         self.world = [p.detach().clone() for p in self.parameters]
         self.total = [torch.zeros_like(p) for p in self.world]
         self.x, self.y = torch_models.data(asked.workload)
 
     def run(self, rounds: int) -> None:
+        """Train."""
         import torch
         from torch.nn.functional import cross_entropy
 
@@ -45,6 +46,7 @@ class Loop:
             torch._foreach_zero_(self.total)
 
     def weights(self) -> list[measure.Floats]:
+        """The global weights."""
         import torch_models
 
         return torch_models.arrays(self.world)

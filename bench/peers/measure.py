@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from workloads import WORKLOADS, Floats, Integers, Workload, fixed_batches
+from workloads import WORKLOADS, Floats, Integers, Workload, fixed_batches, for_check
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Request:
     batches: Integers | None
     """In a cross-check: the rows that every device must take. Otherwise each device draws its own."""
     check: Path | None
+    variant: str = ""
+    """One of the ways in which this peer can be set up (simulators.py lists them); empty: the plain one."""
 
 
 class Simulation(Protocol):
@@ -57,9 +59,12 @@ def request() -> Request:
     parser.add_argument("--rounds", type=int, help="timed rounds")
     parser.add_argument("--warmup", type=int, help="rounds before those")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--variant", default="", help="a way to set this peer up; see simulators.py")
     parser.add_argument("--check", type=Path, metavar="OUT.npz", help="one round on fixed batches; write the weights")
     given = parser.parse_args()
     workload = WORKLOADS[given.workload]
+    if given.check:
+        workload = for_check(workload)
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(given.threads)
     return Request(
@@ -70,6 +75,7 @@ def request() -> Request:
         threads=given.threads,
         batches=fixed_batches(workload) if given.check else None,
         check=given.check,
+        variant=given.variant,
     )
 
 

@@ -2,7 +2,8 @@
 
 At its best: one user per device, a batch drawn and handed over as a ready dataset (``local_batch_size=None``, so that
 pfl slices nothing), no postprocessors, no callbacks, no validation cohort, no metrics sent anywhere, and the one
-evaluation that pfl insists on (round 0) in the warm-up.
+evaluation that pfl insists on (round 0) in the warm-up. Threads are torch's: pfl's own way to use two cores, two
+processes under torchrun, saves time on the wall but no CPU time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Pfl:
 
             def __init__(self) -> None:
                 super().__init__()
-                self.inner = torch_models.model(w)
+                self.inner = torch_models.model(w, asked.variant)
 
             def loss(self, x: Tensor, y: Tensor) -> Tensor:
                 return cross_entropy(self.inner(x), y)
@@ -65,6 +66,7 @@ class Pfl:
         self.done = 0
 
     def run(self, rounds: int) -> None:
+        """Train."""
         from pfl.algorithm.base import NNAlgorithmParams
 
         # The algorithm counts its rounds across calls, so a second run goes on where the first one stopped.
@@ -83,6 +85,7 @@ class Pfl:
         )
 
     def weights(self) -> list[measure.Floats]:
+        """The global weights."""
         import torch_models
 
         return torch_models.arrays(list(self.module.inner.parameters()))

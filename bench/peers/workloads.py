@@ -9,7 +9,7 @@ Data are random numbers of the true shapes: time does not depend on what a pictu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +122,11 @@ def first_weights(workload: Workload) -> list[Floats]:
             scale = np.float32(np.sqrt(2.0 / np.prod(shape[1:])))
             found += [rng.standard_normal(shape, dtype=np.float32) * scale, np.zeros(step.outputs, np.float32)]
     return found
+
+
+def for_check(workload: Workload) -> Workload:
+    """The same with learning rate 1, so that the update is as large as the gradient and rounding cannot hide it."""
+    return replace(workload, rate=1.0)
 
 
 def fixed_batches(workload: Workload) -> Integers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class AdelError(Exception):
     """Base of every error that adelfl raises on purpose; the command line prints it and exits with 2."""
@@ -27,6 +29,10 @@ class InfeasibleBudgetError(AdelError):
         self.binding = binding
         self.smallest_budget = smallest_budget
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let it travel between processes, keyword arguments and all."""
+        return partial(type(self), binding=self.binding, smallest_budget=self.smallest_budget), self.args
+
 
 class MissingExtraError(AdelError):
     """An optional dependency is not installed; the message says which extra brings it."""
@@ -35,3 +41,7 @@ class MissingExtraError(AdelError):
         super().__init__(f"{package} is not installed; install it with: pip install 'adelfl[{extra}]'")
         self.package = package
         self.extra = extra
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let it travel between processes."""
+        return type(self), (self.package, self.extra)

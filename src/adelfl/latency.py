@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.theory import participation
+
 Floats = NDArray[np.float64]
 
 
@@ -35,6 +37,13 @@ class LatencyModel(Protocol):
         """Seconds of each device's upload, shape (U,)."""
         ...
 
+    def delivery(self, mean: Floats, time: Floats, layers: int) -> Floats:
+        """P(device u finishes layer l within ``time``), shape (U, L), l = 1..L: eq. (5) corrects with it.
+
+        A model without a closed form may estimate it by simulation.
+        """
+        ...
+
 
 class Exponential:
     """The paper's model (B1, B2): exponential layer times of mean S_u/P_u, uploads that take exactly B_u."""
@@ -46,3 +55,7 @@ class Exponential:
     def upload_times(self, rng: np.random.Generator, upload: Floats) -> Floats:
         """B_u, whatever the luck."""
         return upload
+
+    def delivery(self, mean: Floats, time: Floats, layers: int) -> Floats:
+        """1 − Q(L+1−l, time/mean)."""
+        return participation.delivery(layers, time / mean)

@@ -74,31 +74,51 @@ class RunWriter:
         """Begin a run; the folder appears with its run.json inside, or not at all."""
         if folder.exists():
             raise ConfigError(f"{folder} exists already; choose another name, or continue it with: adelfl resume")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        except OSError as trouble:
+            raise ConfigError(f"{folder}: cannot be written ({trouble.strerror})") from None
         try:
             write_json(temporary / "run.json", about)
             temporary.chmod(0o755)
             temporary.rename(folder)
-        except OSError:
+        except OSError as trouble:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            raise ConfigError(f"{folder}: cannot be written ({trouble.strerror})") from None
         return cls(folder)
 
     @classmethod
     def reopen(cls, folder: Path) -> tuple[RunWriter, Checkpoint | None]:
         """Continue a run from its last checkpoint; what was written after it is cut off."""
         writer = cls(folder)
-        path = folder / "checkpoint.safetensors"
+        try:
+            return writer, writer._rewind()
+        except AdelError:
+            writer.close()
+            raise
+
+    def _rewind(self) -> Checkpoint | None:
+        if (self.folder / "result.json").exists():  # finished by another process since it was looked at
+            raise RunBusyError(f"{self.folder}: another process has just finished this run")
+        (self.folder / "failed.json").unlink(missing_ok=True)
+        path = self.folder / "checkpoint.safetensors"
         found, ends = None, {"rounds": 0, "wall": 0}
         if path.exists():
-            with safe_open(path, framework="numpy") as file:
-                said = file.metadata()
-            found = Checkpoint(int(said["round"]), float(said["time"]), load_file(path))
-            ends = {name: int(said[f"{name}_bytes"]) for name in ends}
-        writer._rounds.truncate(ends["rounds"])
-        writer._wall.truncate(ends["wall"])
-        return writer, found
+            try:
+                with safe_open(path, framework="numpy") as file:
+                    said = file.metadata()
+                found = Checkpoint(int(said["round"]), float(said["time"]), load_file(path))
+                ends = {name: int(said[f"{name}_bytes"]) for name in ends}
+            except (SafetensorError, OSError, KeyError, TypeError, ValueError) as trouble:
+                raise ConfigError(f"{path}: cannot be read ({trouble}); remove it to start this run over") from None
+        for name, file in self._files():
+            if file.seek(0, os.SEEK_END) < ends[name]:
+                raise ConfigError(
+                    f"{self.folder}: {name}.jsonl is shorter than the checkpoint says; start this run over"
+                )
+            file.truncate(ends[name])
+        return found
 
     def append(self, row: Mapping[str, Any], wall_seconds: float) -> None:
         """Add a round."""
@@ -115,6 +135,8 @@ class RunWriter:
     def checkpoint(self, round: int, time: float, weights: Weights) -> None:
         """Remember where the run stands: first the rows, then the weights that follow from them."""
         self.flush()
+        for _, file in self._files():
+            os.fsync(file.fileno())
         ends = {f"{name}_bytes": str(file.seek(0, os.SEEK_END)) for name, file in self._files()}
         metadata = {"round": str(round), "time": repr(time), **ends}
         _write_weights(self.folder / "checkpoint.safetensors", weights, metadata)
@@ -125,6 +147,11 @@ class RunWriter:
         _write_weights(self.folder / "model.safetensors", weights, {})
         write_json(self.folder / "result.json", result)
         (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+
+    def fail(self, sentence: str) -> None:
+        """Note why the run could not go on; :meth:`reopen` forgets it."""
+        self.flush()
+        write_json(self.folder / "failed.json", {"error": sentence})
 
     def _files(self) -> tuple[tuple[str, IO[bytes]], ...]:
         return ("rounds", self._rounds), ("wall", self._wall)
@@ -171,25 +198,34 @@ class RunRecord:
         if not (folder / "run.json").is_file():
             raise ConfigError(f"{folder}: not a run (it has no run.json)")
         record = cls(folder)
-        _ = record.about
+        _ = record.about, record.result
         return record
 
     @cached_property
     def about(self) -> dict[str, Any]:
         """Configuration, seed, versions, strategy, schedule."""
-        try:
-            found: dict[str, Any] = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as trouble:
-            raise ConfigError(f"{self.folder}: run.json cannot be read ({trouble})") from None
-        return found
+        return self._read("run.json", {"config", "seed", "strategy", "label", "budget", "rounds", "layers", "devices"})
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The summary, or None while the run is not finished."""
-        path = self.folder / "result.json"
-        if not path.exists():
+        if not (self.folder / "result.json").exists():
             return None
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return self._read("result.json", {"final_accuracy", "accuracy", "depth", "rounds", "time"})
+
+    @cached_property
+    def failure(self) -> str | None:
+        """Why the run could not go on, if it could not."""
+        return self._read("failed.json", {"error"})["error"] if (self.folder / "failed.json").exists() else None
+
+    def _read(self, name: str, keys: set[str]) -> dict[str, Any]:
+        try:
+            found = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as trouble:
+            raise ConfigError(f"{self.folder}: {name} cannot be read ({trouble})") from None
+        if not isinstance(found, dict) or (missing := keys - found.keys()):
+            what = ", ".join(sorted(missing)) if isinstance(found, dict) else "everything"
+            raise ConfigError(f"{self.folder}: {name} is not a run's (it lacks {what})")
         return found
 
     @cached_property

@@ -7,18 +7,23 @@ import json
 import multiprocessing
 import platform
 import re
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from adelfl.config.run import RunFile, build_experiment
+from adelfl.config.run import RunFile, build_experiment, parse_value
 from adelfl.errors import AdelError, ConfigError
-from adelfl.record import RunRecord, RunWriter
+from adelfl.record import Checkpoint, RunRecord, RunWriter
+
+if TYPE_CHECKING:
+    from adelfl.simulation import Experiment
 
 Report = Callable[["Job", dict[str, Any]], None]
 
@@ -36,50 +41,78 @@ class Job:
         The RunFile as JSON, so that it travels between processes.
     folder : Path
         Where it is recorded.
+    fresh : bool
+        Whether to run it again if it is there already.
     """
 
     strategy: str
     seed: int
     config: str
     folder: Path
+    fresh: bool = False
 
 
-def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
-    """Run an experiment into a new folder; its summary."""
-    from adelfl.simulation import simulate
-
-    experiment = build_experiment(said)
+def describe(said: RunFile, experiment: Experiment) -> dict[str, Any]:
+    """All that decides what a run computes, for its run.json."""
     strategy = experiment.strategy
-    about = {
+    return {
         "config": said.model_dump(mode="json"),
+        "inputs": said.fingerprints(),
         "seed": said.training.seed,
         "strategy": strategy.name,
         "label": strategy.label,
+        "data": experiment.dataset.name,
         "budget": strategy.setting.budget,
         "rounds": strategy.setting.rounds,
         "layers": [layer.name for layer in experiment.layers],
         "devices": strategy.setting.devices,
-        "constants": {"sigma2": strategy.setting.constants.sigma2, "G2": strategy.setting.constants.G2},
+        "constants": asdict(strategy.setting.constants),
         "schedule": strategy.schedule.to_dict() if strategy.schedule else None,
+        "notes": list(strategy.notes),
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("adelfl", "numpy", "scipy", "torch")},
     }
-    with RunWriter.create(folder, about) as writer:
-        return simulate(experiment, writer, report=report)
+
+
+def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """Run an experiment into a new folder; its summary."""
+    from adelfl.simulation import rehearse
+
+    experiment = build_experiment(said)
+    rehearse(experiment)
+    with RunWriter.create(folder, describe(said, experiment)) as writer:
+        return _simulate(experiment, writer, None, report)
 
 
 def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
     """Continue an interrupted run to its end; a finished one is left alone."""
-    from adelfl.simulation import simulate
-
     record = RunRecord.open(folder)
     if record.result is not None:
         return record.result
     said = RunFile.model_validate(record.about["config"])
     experiment = build_experiment(said)
+    now = json.loads(json.dumps(describe(said, experiment)))
+    for key, value in now.items():
+        if key != "versions" and record.about.get(key) != value:
+            raise ConfigError(f"{folder}: its {key} would not be the same today; start this run over")
     writer, checkpoint = RunWriter.reopen(folder)
     with writer:
+        return _simulate(experiment, writer, checkpoint, report)
+
+
+def _simulate(
+    experiment: Experiment,
+    writer: RunWriter,
+    checkpoint: Checkpoint | None,
+    report: Callable[[dict[str, Any]], None] | None,
+) -> dict[str, Any]:
+    from adelfl.simulation import simulate
+
+    try:
         return simulate(experiment, writer, checkpoint, report)
+    except AdelError as trouble:
+        writer.fail(str(trouble))
+        raise
 
 
 def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:
@@ -92,11 +125,13 @@ def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"strategy {word!r}: option {pair!r} must look like key=value")
-        options[key.strip()] = value.strip()
+        options[key.strip()] = parse_value(value)
     return found[1], options
 
 
-def jobs_of(said: RunFile, strategies: list[str], seeds: int, first_seed: int, out: Path) -> list[Job]:
+def jobs_of(
+    said: RunFile, strategies: list[str], seeds: int, first_seed: int, out: Path, fresh: bool = False
+) -> list[Job]:
     """The runs of a comparison, seed by seed, each in a folder that its strategy and seed name."""
     found = []
     for seed in range(first_seed, first_seed + seeds):
@@ -104,7 +139,7 @@ def jobs_of(said: RunFile, strategies: list[str], seeds: int, first_seed: int, o
             name, options = parse_strategy(word)
             config = said.with_strategy(name, options, seed).model_dump_json()
             safe = re.sub(r"[^\w=.-]+", "_", word.strip()).strip("_")
-            found.append(Job(word, seed, config, out / f"{safe}-seed{seed}"))
+            found.append(Job(word, seed, config, out / f"{safe}-seed{seed}", fresh))
     return found
 
 
@@ -113,16 +148,22 @@ def default_folder(said: RunFile, root: Path) -> Path:
     same = said.model_dump(mode="json")
     same["strategy"], same["training"]["seed"] = None, None
     digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
-    return root / f"compare-{said.data.name}-{said.model.name}-{digest}"
+    names = [re.sub(r"\W+", "_", part.factory or part.name) for part in (said.data, said.model)]
+    return root / f"compare-{'-'.join(names)}-{digest}"
 
 
 def run_job(job: Job, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
     """Start a job, or continue it; one that is finished with the same configuration is not run again."""
+    said = RunFile.model_validate_json(job.config)
+    if job.fresh and (job.folder / "run.json").is_file():
+        shutil.rmtree(job.folder)
     if not job.folder.exists():
-        return start(RunFile.model_validate_json(job.config), job.folder, report)
+        return start(said, job.folder, report)
     about = RunRecord.open(job.folder).about
     if about["config"] != json.loads(job.config):
-        raise ConfigError(f"{job.folder}: holds a run of another configuration; choose another --out, or remove it")
+        raise ConfigError(f"{job.folder}: holds a run of another configuration; choose another --out, or use --fresh")
+    if about.get("inputs") != said.fingerprints():
+        raise ConfigError(f"{job.folder}: the files or code that its configuration names have changed; use --fresh")
     return resume(job.folder, report)
 
 
@@ -144,20 +185,14 @@ def _work(job: Job) -> dict[str, Any]:
     return run_job(job, report)
 
 
-def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Run jobs, several at a time; yields each with its summary as it ends.
-
-    An error in one job is raised when the others have ended: what finished stays.
-    """
+def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job, dict[str, Any] | AdelError]]:
+    """Run jobs, several at a time; yields each with its summary, or with the error that ended it, as it ends."""
     if workers <= 1 or len(jobs) <= 1:
-        trouble: AdelError | None = None
         for job in jobs:
             try:
                 yield job, run_job(job, lambda row, job=job: report(job, row))  # type: ignore[misc]
             except AdelError as error:
-                trouble = trouble or error
-        if trouble is not None:
-            raise trouble
+                yield job, error
         return
     context = multiprocessing.get_context("spawn")
     with (
@@ -165,7 +200,6 @@ def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job
         ProcessPoolExecutor(min(workers, len(jobs)), context, _begin_worker, (queue := manager.Queue(),)) as pool,
     ):
         pending: dict[Future[dict[str, Any]], Job] = {pool.submit(_work, job): job for job in jobs}
-        troubles = []
         try:
             while pending:
                 done, _ = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
@@ -175,15 +209,18 @@ def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job
                     try:
                         yield job, future.result()
                     except AdelError as error:
-                        troubles.append(error)
+                        yield job, error
+                    except BrokenProcessPool:
+                        yield (
+                            job,
+                            AdelError(f"{job.folder}: its process was killed; the same command goes on from there"),
+                        )
         except BaseException:
             # What they recorded stays, and can be resumed. (The manager ends with its own context.)
             for child in multiprocessing.active_children():
                 if not child.name.startswith("SyncManager"):
                     child.terminate()
             raise
-        if troubles:
-            raise troubles[0]
 
 
 def _drain(queue: Any, report: Report) -> None:  # noqa: ANN401 - a manager's proxy

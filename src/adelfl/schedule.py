@@ -37,8 +37,8 @@ class Schedule:
         Fixed batch size; exactly one of m and batch is given.
     sits_out : ndarray of bool, shape (groups,)
         Groups that the plan leaves out of every round.
-    cohort : int
-        U, devices drawn in a round; by default all that do not sit out.
+    cohort : int or None
+        Devices drawn in a round from the whole fleet, those who sit out among them; None for all.
     local_iterations : int
         E: each device takes E steps a round, so P_u counts as P_u / E.
     """
@@ -49,23 +49,31 @@ class Schedule:
     m: float | None = None
     batch: int | None = None
     sits_out: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    cohort: int = 0
+    cohort: int | None = None
     local_iterations: int = 1
 
     def __post_init__(self) -> None:
         if (self.m is None) == (self.batch is None):
             raise ConfigError("a schedule needs either a batch scale m or one fixed batch size, not both")
+        if self.cohort is not None and self.cohort >= self.fleet.size:
+            object.__setattr__(self, "cohort", None)
         if self.sits_out.size == 0:
             object.__setattr__(self, "sits_out", np.zeros(self.fleet.groups, dtype=bool))
-        object.__setattr__(self, "cohort", min(self.cohort or self._active, self._active))
 
     @classmethod
     def uniform(
-        cls, fleet: Fleet, layers: int, rounds: int, budget: float, batch: int, local_iterations: int = 1
+        cls,
+        fleet: Fleet,
+        layers: int,
+        rounds: int,
+        budget: float,
+        batch: int,
+        local_iterations: int = 1,
+        cohort: int | None = None,
     ) -> Schedule:
         """The baselines' schedule: T_max / R for every round, one batch size for every device."""
         deadlines = np.full(rounds, budget / rounds)
-        return cls(fleet, layers, deadlines, batch=batch, local_iterations=local_iterations)
+        return cls(fleet, layers, deadlines, batch=batch, local_iterations=local_iterations, cohort=cohort)
 
     @property
     def rounds(self) -> int:
@@ -100,21 +108,21 @@ class Schedule:
         return np.where((B < T) & ~out, sizes, 0.0).astype(np.int64)
 
     def rates(self, t: int | slice = slice(None)) -> Floats:
-        """λ_u = P_u (T_t − B_u) / S_t^u with the integer batch sizes in force; 0 where the device sits out."""
+        """λ_u = P_u (T_t − B_u) / S_t^u with the integer batch sizes in force; 0 where the device sits out.
+
+        Of the layers of its first local iteration, that is: a layer counts as delivered from then on.
+        """
         S = self.batch_sizes(t)
         T = np.asarray(self.deadlines[t])[..., None]
-        lam = self._speed * (T - self.fleet.upload) / np.maximum(S, 1)
+        lam = self.fleet.compute * (T - self.fleet.upload) / np.maximum(S, 1)
         return np.where(S > 0, lam, 0.0)
-
-    @property
-    def _active(self) -> int:
-        return int(self.fleet.count[~self.sits_out].sum())
 
     @property
     def p_empty_bound(self) -> Floats:
         """Lemma 1's bound Q(L+1−l, T_t/m)^U, shape (R, L); needs rule B3.
 
-        U counts the devices that take part in the round: not those that sit out because T_t ≤ B_u.
+        U counts the devices that take part in the round: not those that sit out because T_t ≤ B_u. For a random cohort
+        it is (1 − share (1 − Q))^cohort, with the share of the fleet that takes part.
         """
         if self.m is None:
             raise ConfigError("Lemma 1 bounds p_empty for batch rule B3; this schedule has one fixed batch size")
@@ -122,10 +130,13 @@ class Schedule:
         by_upload = np.argsort(self.fleet.upload[takes_part], kind="stable")
         devices = np.concatenate([[0], np.cumsum(self.fleet.count[takes_part][by_upload])])
         here = devices[np.searchsorted(self.fleet.upload[takes_part][by_upload], self.deadlines, side="left")]
-        U = np.round(here * (self.cohort / self._active))
-        log_Q, _ = participation.survival(self.layers, self.deadlines / self.m)
-        p: Floats = np.exp(U[:, None] * log_Q[:, ::-1])
-        return p
+        log_Q = participation.survival(self.layers, self.deadlines / self.m)[0][:, ::-1]
+        if self.cohort is None:
+            p: Floats = np.exp(here[:, None] * log_Q)
+            return p
+        share = here[:, None] / self.fleet.size
+        missed: Floats = (1.0 - share) + share * np.exp(log_Q)
+        return missed**self.cohort
 
     def p_empty(self, t: int) -> Floats:
         """Probability that nobody delivers layer l in round t (from 0) with these batch sizes, shape (L,).
@@ -133,10 +144,10 @@ class Schedule:
         Exact if everybody takes part. For a cohort drawn at random it is the value for draws with replacement, which
         is at least that without (Maclaurin's inequality) and the same for a fleet much larger than the cohort.
         """
-        if self.cohort == self._active:
+        if self.cohort is None:
             return participation.p_empty(self.layers, self.rates(t), self.fleet.count)
-        weight = np.where(self.sits_out, 0, self.fleet.count) / self._active
-        missed: Floats = 1.0 - weight @ participation.delivery(self.layers, self.rates(t))
+        log_Q, _ = participation.survival(self.layers, self.rates(t))
+        missed: Floats = (self.fleet.count / self.fleet.size) @ np.exp(log_Q[:, ::-1])
         return missed**self.cohort
 
     def expected_depth(self, rounds: Iterable[int] | None = None) -> Floats:
@@ -158,13 +169,17 @@ class Schedule:
         return np.array([weight @ participation.delivery(self.layers, self.rates(t)) for t in chosen])
 
     def thinned(self, groups: int) -> Schedule:
-        """The same schedule for a sample of the fleet, every k-th group by speed: for pictures and tables."""
+        """The same schedule for a sample of the fleet, evenly spaced by speed: for pictures and tables."""
         if self.fleet.groups <= groups:
             return self
         by_speed = np.argsort(self.fleet.compute, kind="stable")
-        chosen = np.zeros(self.fleet.groups, dtype=bool)
-        chosen[by_speed[np.linspace(0, self.fleet.groups - 1, groups).round().astype(np.int64)]] = True
-        return replace(self, fleet=self.fleet.subset(chosen), sits_out=self.sits_out[chosen])
+        devices = np.cumsum(self.fleet.count[by_speed])
+        places = (np.arange(groups) + 0.5) / groups * devices[-1]
+        chosen, count = np.unique(by_speed[np.searchsorted(devices, places, side="right")], return_counts=True)
+        kept = np.zeros(self.fleet.groups, dtype=bool)
+        kept[chosen] = True
+        fleet = replace(self.fleet.subset(kept), count=count.astype(np.int64))
+        return replace(self, fleet=fleet, sits_out=self.sits_out[kept])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; :meth:`from_dict` takes them back."""

@@ -63,7 +63,6 @@ class CompareDisplay(_Display):
 
     def __init__(self, strategies: list[str], seeds: int) -> None:
         super().__init__(max(len(s) for s in strategies), "the same command goes on from there")
-        self.seeds = seeds
         self.tasks = {s: self.bars.add_task(s, total=float(seeds), note="") for s in strategies}
         self.share: dict[Job, float] = {}
         self.accuracy: dict[Job, float] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adelfl.errors import ConfigError
+from adelfl.errors import AdelError, ConfigError
 
 if TYPE_CHECKING:
     from adelfl.report.comparison import Contender
@@ -29,7 +29,7 @@ def _prepare(config: Path | None, changes: list[str] | None, data_dir: Path | No
 
     said = load_run(config, changes or ())
     if data_dir is not None:
-        said = said.model_copy(update={"data": said.data.model_copy(update={"data_dir": str(data_dir)})})
+        said = said.model_copy(update={"data": said.data.model_copy(update={"data_dir": str(data_dir.absolute())})})
     return said
 
 
@@ -96,17 +96,39 @@ def compare(
         raise ConfigError("--strategies: name at least one")
     if len(set(words)) < len(words):
         raise ConfigError("--strategies: each may be named once")
+    for change in changes or ():
+        if change.startswith(("strategy.", "training.seed")):
+            raise ConfigError(
+                f"--set {change}: compare takes its strategies and seeds from --strategies and --first-seed"
+            )
     folder = out or default_folder(said, Path("runs"))
-    todo = jobs_of(said, words, seeds, first_seed, folder)
+    todo = jobs_of(said, words, seeds, first_seed, folder, fresh)
     _check(todo)
-    if fresh:
-        _remove(todo)
+    troubles: list[AdelError] = []
+    finished = []
     with CompareDisplay(words, seeds) as display:
         for job, result in run_all(todo, jobs, display.row):
+            if isinstance(result, AdelError):
+                troubles.append(result)
+                continue
+            finished.append(job)
             display.done(job, result)
-    contenders = _contenders(words, todo)
-    picture = plot or folder / "accuracy.png"
-    save(draw_comparison(contenders, _title(said)), picture)
+    contenders = _contenders(words, [job for job in todo if job in finished])
+    if contenders:
+        picture = plot or folder / "accuracy.png"
+        save(draw_comparison(contenders, _title(said, contenders)), picture)
+        _print_comparison(contenders, folder, picture, as_json)
+        if show:
+            from adelfl.cli.plan import open_picture
+
+            open_picture(picture)
+    for trouble in troubles[1:]:
+        typer.echo(f"error: {trouble}", err=True)
+    if troubles:
+        raise troubles[0]
+
+
+def _print_comparison(contenders: list[Contender], folder: Path, picture: Path, as_json: bool) -> None:
     if as_json:
         from adelfl.report.comparison import summary_json
 
@@ -115,11 +137,9 @@ def compare(
     from adelfl.report.terminal import print_comparison
 
     print_comparison(contenders)
+    for note in dict.fromkeys(note for c in contenders for r in c.records for note in r.about.get("notes", ())):
+        typer.echo(f"note: {note}", err=True)
     typer.echo(f"Runs: {folder}   Picture: {picture}")
-    if show:
-        from adelfl.cli.plan import open_picture
-
-        open_picture(picture)
 
 
 def list_runs(
@@ -149,6 +169,10 @@ def _free(folder: Path) -> Path:
 
 
 def _say_result(folder: Path, result: dict[str, Any]) -> None:
+    from adelfl.record import RunRecord
+
+    for note in RunRecord.open(folder).about.get("notes", ()):
+        typer.echo(f"note: {note}", err=True)
     typer.echo(
         f"{folder}: accuracy {result['final_accuracy']:.1%} after {result['rounds']} rounds "
         f"and {result['time']:.4g} virtual seconds (engine {result['engine']})"
@@ -156,22 +180,15 @@ def _say_result(folder: Path, result: dict[str, Any]) -> None:
 
 
 def _check(todo: list[Job]) -> None:
-    """Build each strategy's first run before any starts, so that a mistake is said at once."""
+    """Build each strategy's first run before any starts, so that a mistake is said at once and nothing is lost."""
     from adelfl.config.run import RunFile, build_experiment
+    from adelfl.simulation import rehearse
 
     seen = set()
     for job in todo:
-        if job.strategy not in seen and not job.folder.exists():
-            build_experiment(RunFile.model_validate_json(job.config))
+        if job.strategy not in seen and (job.fresh or not job.folder.exists()):
+            rehearse(build_experiment(RunFile.model_validate_json(job.config)))
         seen.add(job.strategy)
-
-
-def _remove(todo: list[Job]) -> None:
-    import shutil
-
-    for job in todo:
-        if (job.folder / "run.json").is_file():
-            shutil.rmtree(job.folder)
 
 
 def _contenders(words: list[str], todo: list[Job]) -> list[Contender]:
@@ -181,15 +198,16 @@ def _contenders(words: list[str], todo: list[Job]) -> list[Contender]:
     found = []
     for word in words:
         records = [RunRecord.open(job.folder) for job in todo if job.strategy == word]
-        found.append(Contender(word, records[0].about["label"], records))
+        if records:
+            found.append(Contender(word, records[0].about["label"], records))
     return found
 
 
-def _title(said: Any) -> str:  # noqa: ANN401 - RunFile
-    t = said.training
+def _title(said: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - RunFile
+    t, about = said.training, contenders[0].records[0].about
     time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth else f"{t.budget:g} s"
-    who = f"{t.cohort} of the devices a round" if t.cohort else f"{said.fleet.devices} devices"
-    return f"{said.data.name}, {said.model.name}, {who}, {t.rounds} rounds, {time}"
+    who = f"{t.cohort} of {about['devices']} devices a round" if t.cohort else f"{about['devices']} devices"
+    return f"{about['data']}, {said.model.factory or said.model.name}, {who}, {t.rounds} rounds, {time}"
 
 
 def partition(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import tomllib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -56,6 +58,15 @@ class ModelSection(Section):
     layers: list[list[str]] | None = None
 
 
+_FLEET_KEYS = {
+    "lognormal": {"compute", "sigma", "upload", "upload_sigma"},
+    "uniform": {"low", "high", "upload"},
+    "two-class": {"compute", "slow", "slow_share", "upload"},
+    "phones": {"compute"},
+    "listed": set(),
+}
+
+
 class FleetSection(Section):
     """[fleet]."""
 
@@ -70,6 +81,7 @@ class FleetSection(Section):
     slow: Positive = 4.0
     slow_share: float = Field(default=0.2, ge=0, le=1, allow_inf_nan=False)
     file: str | None = None
+    latency: str | None = None
 
     def build(self, listed: list[DeviceEntry], seed: int, update_megabytes: float) -> Fleet:
         """The fleet as an object."""
@@ -141,11 +153,27 @@ class RunFile(Section):
     strategy: StrategySection = Field(default_factory=StrategySection)
     engine: EngineSection = Field(default_factory=EngineSection)
 
+    def fingerprints(self) -> dict[str, str]:
+        """SHA-256 of the files, and of the modules behind import paths, that this experiment names."""
+        files = [self.fleet.file, self.data.partition_file]
+        paths = [self.data.factory, self.model.factory, self.fleet.latency]
+        if ":" in self.strategy.name:
+            paths.append(self.strategy.name)
+        files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
+        return {name: _sha256(name) for name in filter(None, files)}
+
     def with_strategy(self, name: str, options: dict[str, Any], seed: int) -> RunFile:
         """The same experiment with another strategy and seed."""
         strategy = StrategySection(name=name, options=options)
         training = self.training.model_copy(update={"seed": seed})
         return self.model_copy(update={"strategy": strategy, "training": training})
+
+
+def _sha256(name: str) -> str:
+    try:
+        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+    except OSError as trouble:
+        raise ConfigError(f"{name}: cannot be read ({trouble.strerror})") from None
 
 
 def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
@@ -162,6 +190,7 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
     values = {} if path is None else read_toml(path)
     for change in changes:
         _set(values, change)
+    _make_absolute(values)
     training = values.setdefault("training", {})
     if isinstance(training, dict) and not {"budget", "depth"} & training.keys():
         training["depth"] = 0.15
@@ -170,9 +199,31 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
         said = RunFile.model_validate(values)
     except ValidationError as trouble:
         raise ConfigError(where + first_mistake(RunFile, trouble)) from None
+    # A key that this kind of fleet does not use is refused, rather than ignored.
+    fleet = said.fleet
+    used = {"kind", "latency"} | ({"file"} if fleet.file else {"devices"} | _FLEET_KEYS[fleet.kind])
+    if unused := sorted(fleet.model_fields_set - used):
+        kind = "a fleet from a file" if fleet.file else f'kind = "{fleet.kind}"'
+        raise ConfigError(f"{where}fleet.{unused[0]}: {kind} does not use it")
     if said.training.budget is not None and said.training.depth is not None:
         raise ConfigError(f"{where}training: give budget (seconds) or depth (mean share of layers), not both")
     return said
+
+
+def _make_absolute(values: dict[str, Any]) -> None:
+    """Let paths mean the same from any folder."""
+    for section, key in (("data", "data_dir"), ("data", "partition_file"), ("fleet", "file")):
+        inner = values.get(section)
+        if isinstance(inner, dict) and isinstance(inner.get(key), str):
+            inner[key] = str(Path(inner[key]).absolute())
+
+
+def parse_value(word: str) -> Any:  # noqa: ANN401 - whatever TOML can say
+    """A value as TOML, or a bare word."""
+    try:
+        return tomllib.loads(f"value = {word}")["value"]
+    except tomllib.TOMLDecodeError:
+        return word.strip()
 
 
 def _set(values: dict[str, Any], change: str) -> None:
@@ -180,16 +231,16 @@ def _set(values: dict[str, Any], change: str) -> None:
     path = key.strip().split(".")
     if not equals or len(path) < 2 or not all(path):
         raise ConfigError(f"--set {change}: must look like section.key=value")
-    try:
-        value = tomllib.loads(f"value = {word}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = word.strip()
     inner = values
     for part in path[:-1]:
         inner = inner.setdefault(part, {})
         if not isinstance(inner, dict):
             raise ConfigError(f"--set {change}: {part} is not a section")
-    inner[path[-1]] = value
+    inner[path[-1]] = parse_value(word)
+    # The two ways to say how much time there is take each other's place.
+    other = {"training.depth": "budget", "training.budget": "depth"}.get(".".join(path))
+    if other is not None:
+        inner.pop(other, None)
 
 
 @lru_cache(maxsize=2)
@@ -216,6 +267,7 @@ def build_experiment(said: RunFile) -> Experiment:
     """Everything that a file describes, ready to run: data, partition, model, layers, fleet, plan."""
     import torch
 
+    from adelfl.latency import Exponential
     from adelfl.learning.engines import LocalWork, keep_memory
     from adelfl.learning.layers import check_supported, find_layers, given_layers
     from adelfl.simulation import Experiment
@@ -244,10 +296,14 @@ def build_experiment(said: RunFile) -> Experiment:
     )
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
+    kind = find_strategy(said.strategy.name)
+    if unfinished := sorted(getattr(kind, "__abstractmethods__", ())):
+        raise ConfigError(f"strategy {said.strategy.name!r} does not define {', '.join(unfinished)}")
     try:
-        strategy = find_strategy(said.strategy.name)(setting, **said.strategy.options)
+        inspect.signature(kind).bind(setting, **said.strategy.options)
     except TypeError as trouble:
         raise ConfigError(f"strategy.options: {said.strategy.name} does not take these ({trouble})") from None
+    strategy = kind(setting, **said.strategy.options)
     return Experiment(
         dataset=dataset,
         partition=partition,
@@ -256,6 +312,7 @@ def build_experiment(said: RunFile) -> Experiment:
         strategy=strategy,
         seed=seed,
         local=LocalWork(t.local_iterations, t.weight_decay, t.momentum),
+        latency=import_object("fleet.latency", said.fleet.latency)() if said.fleet.latency else Exponential(),
         engine=said.engine.name,
         device=said.engine.device,
         evaluations=t.evaluations,
@@ -301,8 +358,9 @@ def _budget(said: TrainingSection, fleet: Fleet, layers: int) -> float:
     if said.budget is not None:
         return said.budget
     assert said.depth is not None
-    speed = fleet.compute / said.local_iterations
-    return said.rounds * deadline_for_depth(said.depth, layers, speed, fleet.upload, said.batch, fleet.count)
+    steps = layers * said.local_iterations
+    deadline = deadline_for_depth(said.depth, steps, fleet.compute, fleet.upload, said.batch, fleet.count)
+    return said.rounds * deadline
 
 
 def _estimated(

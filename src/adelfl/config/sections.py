@@ -111,7 +111,10 @@ def first_mistake(file: type[Section], trouble: ValidationError) -> str:
     # A union (number or list) complains once per branch: what matters is the complaint of the branch that was meant,
     # and that one comes with the deeper path, or first.
     error = max(errors, key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"]), -errors.index(e)))
-    path = [part for part in error["loc"] if not (isinstance(part, str) and _is_branch(part))]
+    *outer, last = error["loc"] or ("",)
+    path = [part for part in outer if not _is_branch(part)]
+    if error["type"] == "extra_forbidden" or not _is_branch(last):
+        path.append(last)
     key = ""
     for part in path:
         key += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if key else part
@@ -126,9 +129,9 @@ def first_mistake(file: type[Section], trouble: ValidationError) -> str:
     return f"{key}: {words}, not {_shown(error['input'])}"
 
 
-def _is_branch(part: str) -> bool:
+def _is_branch(part: str | int) -> bool:
     """Whether pydantic put the name of a union's branch into the path."""
-    return "[" in part or "-" in part or part in ("float", "int", "list")
+    return isinstance(part, str) and (part.startswith(("constrained-", "list[")) or part in ("float", "int"))
 
 
 def _allowed(file: type[Section], path: list[Any]) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from adelfl.errors import ConfigError
-from adelfl.learning.fused import Fused, primitives
+from adelfl.learning.fused import Fused, fusible
 from adelfl.learning.hetero import Hetero
 from adelfl.learning.layers import Layer, is_per_sample
 from adelfl.learning.loop import Loop
@@ -40,12 +40,12 @@ class LocalWork:
     momentum: float = 0.0
 
 
-def choose(model: nn.Module, local: LocalWork) -> EngineName:
+def choose(model: nn.Module, layers: tuple[Layer, ...], local: LocalWork) -> EngineName:
     """The quickest engine that computes this exactly."""
     if not is_per_sample(model):
         return "loop"
     if local.iterations == 1:
-        return "fused" if primitives(model) is not None else "loop"
+        return "fused" if fusible(model, layers) else "loop"
     # Convolutions mapped over stacked weights become grouped ones, which CPUs do slowly.
     dense = not any(isinstance(m, nn.Conv2d) for m in model.modules())
     return "stacked" if dense else "loop"
@@ -80,7 +80,7 @@ def build_engine(
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
     if name == "auto":
-        name = choose(model, local)
+        name = choose(model, layers, local)
     if name != "loop" and not is_per_sample(model):
         raise ConfigError(f"engine {name!r} needs a model whose samples do not influence each other; use 'loop'")
     if name == "fused" and local.iterations > 1:

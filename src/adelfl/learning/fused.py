@@ -50,6 +50,43 @@ def primitives(model: nn.Module) -> list[nn.Module] | None:
     return chain
 
 
+def fusible(model: nn.Module, layers: tuple[Layer, ...]) -> bool:
+    """Whether this engine computes the model's gradients exactly: a chain of known operations, each used as here."""
+    chain = primitives(model)
+    if chain is None or not all(_known(module) for module in chain):
+        return False
+    layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
+    name_of = {id(value): name for name, value in model.named_parameters()}
+    seen: set[int] = set()
+    last = 0
+    for module in chain:
+        own = list(module.parameters(recurse=False))
+        if any(id(p) in seen for p in own):
+            return False  # tied weights
+        seen.update(id(p) for p in own)
+        homes = {layer_of.get(name_of[id(p)]) for p in own}
+        if not homes:
+            continue
+        if len(homes) > 1 or None in homes:
+            return False  # frozen, or split between layers
+        (home,) = homes
+        assert home is not None
+        if home < last:
+            return False  # layers that are not in the order of execution
+        last = home
+    return True
+
+
+def _known(module: nn.Module) -> bool:
+    if isinstance(module, nn.Conv2d):
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    if isinstance(module, nn.MaxPool2d):
+        return not module.return_indices
+    if isinstance(module, nn.Flatten):
+        return (module.start_dim, module.end_dim) == (1, -1)
+    return True
+
+
 @dataclass
 class _Linear:
     module: nn.Linear
@@ -143,7 +180,8 @@ class _GroupNorm:
         if not self.module.affine:
             return []
         # All three, though the first is not needed: with channels last torch's kernel crashes without it (2.13).
-        _, weight, bias = self._backward(delta * row_weight.view(-1, 1, 1, 1), [True, True, True])
+        weighted = delta * row_weight.view(-1, *([1] * (delta.dim() - 1)))
+        _, weight, bias = self._backward(weighted, [True, True, True])
         return [weight, bias]
 
 
@@ -244,8 +282,8 @@ class FusedPass:
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> None:
         chain = primitives(model)
-        if chain is None:
-            raise ConfigError("engine 'fused' needs a model that is a Sequential of known layers; use 'loop'")
+        if chain is None or not fusible(model, layers):
+            raise ConfigError("engine 'fused' needs a model that is a plain Sequential of known layers; use 'loop'")
         self.steps = [_STEPS[type(module)](module) for module in chain]
         layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
         name_of = {id(value): name for name, value in model.named_parameters()}
@@ -286,9 +324,11 @@ class FusedPass:
         """
         for step in self.steps:
             x = step.forward(x)
-        self.loss = functional.cross_entropy(x, y, reduction="none")
-        delta = torch.softmax(x, 1)
-        delta[torch.arange(y.shape[0]), y] -= 1.0
+        log_p = torch.log_softmax(x, 1)
+        label = y[:, None]
+        self.loss = -log_p.gather(1, label)[:, 0]
+        delta = log_p.exp_()
+        delta.scatter_add_(1, label, delta.new_full((1, 1), -1.0).expand(label.shape))
         for k in range(len(self.steps) - 1, -1, -1):
             step, l = self.steps[k], self.layer[k]
             n = int(depth_rows[l])

@@ -29,13 +29,17 @@ class Hetero:
             self.parts[width] = (submodel, self.build(submodel.model))
         return self.parts[width]
 
+    def rehearse(self, width: float) -> None:
+        """Build the submodel of a width, or say why that cannot be done."""
+        self._part(width)
+
     @torch.no_grad()
     def run(self, work: RoundWork) -> float:
         """Do one round; A[u,l] is 1 for those who count."""
         assert work.width is not None
         full = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-        change = {name: torch.zeros_like(w) for name, w in self.model.named_parameters()}
-        holders = {name: torch.zeros_like(w) for name, w in self.model.named_parameters()}
+        change = {name: torch.zeros_like(w) for name, w in full.items()}
+        holders = {name: torch.zeros_like(w) for name, w in full.items()}
         counts = (work.A != 0).any(axis=1) & (work.progress.z > 0)
         loss, devices = 0.0, 0
         for width in np.unique(work.width[counts])[::-1]:
@@ -50,6 +54,12 @@ class Hetero:
                 where = submodel.slices[name]
                 change[name][where] += w - before[name]
                 holders[name][where] += chosen.size
-        for name, w in self.model.named_parameters():
-            w.add_(change[name] / holders[name].clamp(min=1.0))
+            # Running statistics of batch norm: the engine left the mean of this width's devices.
+            for name, b in submodel.model.named_buffers():
+                where = submodel.buffer_slices[name]
+                change[name][where] += (b - full[name][where]) * chosen.size
+                holders[name][where] += chosen.size
+        for name, value in full.items():
+            step = change[name] / holders[name].clamp(min=1)
+            value.add_(step if value.is_floating_point() else step.round().to(value.dtype))
         return loss / devices if devices else math.nan

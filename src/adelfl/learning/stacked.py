@@ -55,7 +55,9 @@ class Stacked:
             return math.nan
         # Like batch sizes together, so that little is filled up.
         chosen = chosen[np.argsort(work.sizes[chosen], kind="stable")]
-        at_once = max(1, int(_CHUNK_BYTES // (4 * self.weight_bytes)))
+        row = self.samples.x[0].numel() * self.samples.x.element_size()
+        per_device = 4 * self.weight_bytes + 4 * row * int(work.sizes[chosen].max())
+        at_once = max(1, _CHUNK_BYTES // per_device)
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         losses = 0.0
         for low in range(0, chosen.size, at_once):

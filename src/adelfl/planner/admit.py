@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from adelfl.errors import InfeasibleBudgetError
 from adelfl.planner.problem import Problem
 from adelfl.schedule import round_up
+from adelfl.theory.bound import needed_deadline
 from adelfl.theory.participation import smallest_rate
 
 Mask = NDArray[np.bool_]
@@ -32,29 +33,33 @@ class SittingOut:
 
 
 def needed_deadlines(problem: Problem, devices: int) -> Floats:
-    """B_u + x_min/P_u: the deadline that each group needs when so many devices take part."""
+    """The deadline that each group needs when so many devices take part."""
     x_min = smallest_rate(problem.layers, problem.cohort_of(devices))
-    return problem.fleet.upload + x_min / problem.speed
+    return needed_deadline(problem.speed, problem.fleet.upload, x_min)
 
 
-def _admitted(problem: Problem, deadline: float) -> Mask:
-    """The largest set of groups that a plan with this mean deadline can serve; empty if fewer than two devices."""
+def _admitted(problem: Problem, deadline: float) -> tuple[Mask, Floats]:
+    """The largest set of groups that a plan with this mean deadline can serve; nobody if fewer than two devices.
+
+    Also the deadline that each group needed in the pass that left it out (or in the last one).
+    """
     keep = np.ones(problem.fleet.groups, dtype=bool)
+    needed = np.zeros(problem.fleet.groups)
     while True:
         devices = int(problem.fleet.count[keep].sum())
         if devices < 2:
-            return np.zeros_like(keep)
-        still = keep & (needed_deadlines(problem, devices) < deadline)
+            return np.zeros_like(keep), needed
+        needed = np.where(keep, needed_deadlines(problem, devices), needed)
+        still = keep & (needed < deadline)
         if np.array_equal(still, keep):
-            return keep
+            return keep, needed
         keep = still
 
 
-def _reason(problem: Problem, group: int) -> str:
+def _reason(problem: Problem, group: int, needed: float) -> str:
     T = problem.mean_deadline
     if problem.fleet.upload[group] >= T:
         return f"its upload of {problem.fleet.upload[group]:.4g} s outlasts the affordable deadline of {T:.4g} s"
-    needed = needed_deadlines(problem, problem.fleet.size)[group]
     return f"with a single sample it needs {needed:.4g} s, more than the affordable deadline of {T:.4g} s"
 
 
@@ -78,13 +83,13 @@ def admit(problem: Problem, *, strict: bool = False) -> tuple[Mask, tuple[Sittin
     InfeasibleBudgetError
         If no plan exists; it names what binds and a budget that works.
     """
-    keep = _admitted(problem, problem.mean_deadline)
+    keep, needed = _admitted(problem, problem.mean_deadline)
     if keep.all():
         return keep, ()
     if strict or not keep.any():
         raise _infeasible(problem, strict=strict)
     out = tuple(
-        SittingOut(int(i), problem.fleet.name(int(i)), int(problem.fleet.count[i]), _reason(problem, int(i)))
+        SittingOut(int(i), problem.fleet.name(int(i)), int(problem.fleet.count[i]), _reason(problem, int(i), needed[i]))
         for i in np.flatnonzero(~keep)
     )
     return keep, out
@@ -98,11 +103,11 @@ def _infeasible(problem: Problem, *, strict: bool) -> InfeasibleBudgetError:
     if not strict:
         for _ in range(100):  # bisection to the last bit: feasibility is monotone in the deadline
             middle = 0.5 * (low + high)
-            low, high = (low, middle) if _admitted(problem, middle).any() else (middle, high)
-        first = _admitted(problem, high)
+            low, high = (low, middle) if _admitted(problem, middle)[0].any() else (middle, high)
+        first, needed = _admitted(problem, high)
         worst = int(np.argmax(np.where(first, needed, -np.inf)))
     smallest = round_up(problem.rounds * high)
-    binding = f"{problem.fleet.name(worst)} is what binds: {_reason(problem, worst)}"
+    binding = f"{problem.fleet.name(worst)} is what binds: {_reason(problem, worst, needed[worst])}"
     advice = f"the smallest budget that would do is {smallest:g} s"
     if for_all > smallest:
         advice += f" ({for_all:g} s to serve every device)"

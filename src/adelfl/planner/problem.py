@@ -137,8 +137,10 @@ class Problem:
         return self.budget / self.rounds
 
     def cohort_of(self, devices: int) -> int:
-        """U when so many devices take part in the plan."""
-        return devices if self.cohort is None else min(self.cohort, devices)
+        """U when so many devices take part in the plan: of a cohort drawn from all, those who are expected to."""
+        if self.cohort is None:
+            return devices
+        return max(2, int(self.cohort * devices / self.fleet.size))
 
     def with_budget(self, budget: float) -> Problem:
         """The same problem with another budget."""

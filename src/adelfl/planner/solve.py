@@ -85,11 +85,12 @@ class Solution:
     def baseline(self) -> Schedule:
         """Uniform deadlines and the baseline batch size: what one would do without a plan."""
         p = self.problem
-        return Schedule.uniform(p.fleet, p.layers, p.rounds, p.budget, p.baseline_batch, p.local_iterations)
+        sizes = (p.layers, p.rounds, p.budget, p.baseline_batch)
+        return Schedule.uniform(p.fleet, *sizes, local_iterations=p.local_iterations, cohort=p.cohort)
 
     @cached_property
     def first_layer_empty(self) -> tuple[float, float]:
-        """How often the first layer gets no update: without a plan (exact), and with it (Lemma 1, at most)."""
+        """How often the first layer gets no update: without a plan, and with it (Lemma 1, at most)."""
         return float(self.baseline.p_empty(0)[0]), float(self.schedule.p_empty_bound[:, 0].mean())
 
     @cached_property
@@ -167,7 +168,7 @@ def plan(problem: Problem, *, method: Method = "exact", strict: bool = False) ->
         best.T,
         m=best.m,
         sits_out=~keep,
-        cohort=every.U,
+        cohort=problem.cohort,
         local_iterations=problem.local_iterations,
     )
     seconds = monotonic() - start

@@ -52,11 +52,12 @@ class Contender:
         return float(np.mean([r["rounds"] for r in self.results]))
 
     def curve(self, grid: Floats) -> Floats:
-        """Accuracy at shares of the budget, interpolated between evaluations, shape (seeds, grid)."""
+        """Accuracy at shares of the budget, that of the last finished evaluation, shape (seeds, grid)."""
         found = []
         for record in self.records:
             times, accuracies = record.evaluations
-            found.append(np.interp(grid * record.about["budget"], times, accuracies))
+            last = np.searchsorted(times, grid * record.about["budget"] * (1 + 1e-9), side="right") - 1
+            found.append(accuracies[last])
         return np.array(found)
 
 

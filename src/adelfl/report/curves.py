@@ -15,7 +15,7 @@ from adelfl.report.style import GREY, RC, SERIES, STRATEGY_COLOURS, figure
 
 def draw_comparison(contenders: list[Contender], title: str) -> Figure:
     """Draw mean accuracy and its standard error for each strategy; the oracle is a dashed grey ceiling."""
-    grid = np.linspace(0.0, 1.0, 201)
+    grid = np.linspace(0.0, 1.0, 1001)
     budgets = {record.about["budget"] for c in contenders for record in c.records}
     scale, unit = (budgets.pop(), "virtual time, seconds") if len(budgets) == 1 else (1.0, "share of the time budget")
     with matplotlib.rc_context(RC):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from adelfl.errors import AdelError
 from adelfl.planner import Solution
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender, standard_error
-from adelfl.summary import LAST_EVALUATIONS, QUARTERS
+from adelfl.summary import QUARTERS
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SHOWN_GROUPS = 400  # a table of more devices says the same
@@ -53,14 +55,14 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
         span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
         table.add_row(f"{t + 1}", f"{T[t]:.3f} s", span, f"{share:.0%}", f"≤ {empty[t]:.2%}")
     console.print(table)
-    console.print(solution.outcome, soft_wrap=True)
+    console.print(escape(solution.outcome), soft_wrap=True)
     shown = solution.sitting_out[:5]
     for s in shown:
-        console.print(f"[red]sits out[/red]: {s.name} (× {s.count}): {s.reason}", soft_wrap=True)
+        console.print(f"[red]sits out[/red]: {escape(s.name)} (× {s.count}): {s.reason}", soft_wrap=True)
     if len(solution.sitting_out) > len(shown):
         rest = solution.sitting_out[len(shown) :]
         console.print(f"[red]sit out[/red]: {sum(s.count for s in rest)} devices more, in {len(rest)} groups")
-    console.print(f"binding: {', '.join(solution.binding)}")
+    console.print(f"binding: {escape(', '.join(solution.binding))}")
     if solution.grouping_error:
         console.print(f"near devices were merged: relative error of the batch term {solution.grouping_error:.1e}")
 
@@ -79,11 +81,11 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
         share = f"{mean / ceiling:.0%}" if ceiling else "–"
         style = "bold blue" if c.name == "adel" else "dim" if c.name == "oracle" else ""
         quarters = [f"{c.at(q):.0%}" for q in QUARTERS]
-        table.add_row(c.label, final, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}", style=style)
+        table.add_row(escape(c.label), final, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}", style=style)
     console.print(table)
     console.print(
-        f"[dim]mean ± standard error over {max(c.final.size for c in contenders)} seeds; final: mean of the last "
-        f"{LAST_EVALUATIONS} evaluations; depth: mean share of layers that devices finished in time[/dim]",
+        f"[dim]mean ± standard error over {max(c.final.size for c in contenders)} seeds; final: mean over the "
+        "last tenth of the budget; depth: mean share of layers that devices finished in time[/dim]",
         soft_wrap=True,
     )
 
@@ -99,9 +101,9 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
         table.add_column(title, justify="right" if title in ("seed", "rounds", "accuracy") else "left")
     for record in records:
         try:
-            table.add_row(str(record.folder), *_line(record))
+            table.add_row(escape(str(record.folder)), *_line(record))
         except (AdelError, KeyError, TypeError, ValueError) as trouble:
-            table.add_row(str(record.folder), "", "", "", "", f"[red]unreadable: {trouble}[/red]")
+            table.add_row(escape(str(record.folder)), "", "", "", "", f"[red]unreadable: {escape(str(trouble))}[/red]")
     console.print(table)
 
 
@@ -113,8 +115,11 @@ def _line(record: RunRecord) -> tuple[str, str, str, str, str]:
         _, accuracies = record.evaluations
         accuracy = f"{accuracies[-1]:.1%}" if accuracies.size else ""
         rounds = f"{record.rounds[-1]['round'] if record.rounds else 0}/{about['rounds']}"
-        state = f"[yellow]interrupted or running; adelfl resume {record.folder}[/yellow]"
-    return about["label"], str(about["seed"]), rounds, accuracy, state
+        again = f"adelfl resume {escape(shlex.quote(str(record.folder)))}"
+        state = f"[yellow]interrupted or running; {again}[/yellow]"
+        if record.failure is not None:
+            state = f"[red]failed: {escape(record.failure)}[/red]"
+    return escape(about["label"]), str(about["seed"]), rounds, accuracy, state
 
 
 def print_run(record: RunRecord, console: Console | None = None) -> None:
@@ -141,5 +146,5 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
     for title in ("layer", "contributors a round", "rounds without any"):
         table.add_column(title, justify="left" if title == "layer" else "right")
     for name, column in zip(about["layers"], contributors.T, strict=True):
-        table.add_row(name, f"{column.mean():.1f}", f"{(column == 0).mean():.0%}")
+        table.add_row(escape(name), f"{column.mean():.1f}", f"{(column == 0).mean():.0%}")
     console.print(table)

@@ -1,5 +1,5 @@
 """Rounds on a virtual clock."""
 
-from adelfl.simulation.engine import Experiment, TrainingError, simulate
+from adelfl.simulation.engine import Experiment, TrainingError, rehearse, simulate
 
-__all__ = ["Experiment", "TrainingError", "simulate"]
+__all__ = ["Experiment", "TrainingError", "rehearse", "simulate"]

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.partition import Partition
-from adelfl.latency import LatencyModel
+from adelfl.latency import Exponential, LatencyModel
 from adelfl.seeds import rng_for
-from adelfl.strategies.base import Ints, Orders, Progress, Setting
+from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting
 
 Bools = NDArray[np.bool_]
 
@@ -42,7 +42,14 @@ def draw_progress(
     left = orders.deadline - upload
     z = np.where(takes_part, (finished <= left[:, None]).sum(axis=1), 0)
     rate = np.where(takes_part, P * np.maximum(left, 0.0) / np.maximum(cost, 1e-300), 0.0)
-    return Progress(z, L, E, rate), orders.deadline
+    if isinstance(latency, Exponential):
+        return Progress(z, L, E, rate), orders.deadline
+
+    def chances() -> Floats:
+        found = latency.delivery(np.maximum(cost, 1e-300) / P, np.maximum(left, 0.0), L)
+        return np.where(takes_part[:, None], found, 0.0)
+
+    return Progress(z, L, E, rate, chances), orders.deadline
 
 
 def draw_rows(

@@ -19,15 +19,17 @@ from adelfl.data import Dataset, Partition
 from adelfl.errors import AdelError, ConfigError
 from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning.engines import EngineName, LocalWork, build_engine, find_device
+from adelfl.learning.hetero import Hetero
 from adelfl.learning.layers import Layer
 from adelfl.learning.work import RoundWork, Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter, Weights
 from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
 from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
+from adelfl.strategies.heterofl import WIDTHS
 from adelfl.summary import Summary
 
 _CHECKPOINT_SECONDS = 2.0
-_EVALUATION_ROWS = 2048
+_EVALUATION_NUMBERS = 1 << 21  # inputs that are evaluated at once
 
 
 class TrainingError(AdelError):
@@ -80,6 +82,11 @@ class Experiment:
         devices = self.strategy.setting.devices
         if len(self.partition) != devices:
             raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")
+        if self.partition.samples != self.dataset.y_train.size:
+            raise ConfigError(
+                f"the partition is of {self.partition.samples} samples, "
+                f"but the training set has {self.dataset.y_train.size}"
+            )
         if self.strategy.setting.layers != len(self.layers):
             raise ConfigError(
                 f"the strategy counts {self.strategy.setting.layers} layers, the model {len(self.layers)}"
@@ -87,6 +94,13 @@ class Experiment:
 
 
 Report = Callable[[dict[str, Any]], None]
+
+
+def rehearse(experiment: Experiment) -> None:
+    """Find out what would stop a run before it begins: a device that is not there, an engine that cannot, a width."""
+    run = _Run(experiment, None, None)
+    if isinstance(run.engine, Hetero):
+        run.engine.rehearse(min(WIDTHS))
 
 
 def simulate(
@@ -202,7 +216,14 @@ class _Run:
         e, s = self.experiment, self.setting
         rows = draw_rows(e.partition, e.seed, r.t, r.devices, r.orders.batch, s.local_iterations)
         eta = float(self.eta[r.t])
-        loss = self.engine.run(RoundWork(rows, r.orders.batch, r.A, r.progress, eta, r.orders.width))
+        try:
+            loss = self.engine.run(RoundWork(rows, r.orders.batch, r.A, r.progress, eta, r.orders.width))
+        except ValueError as trouble:
+            if "more than 1 value per channel" not in str(trouble):
+                raise
+            raise TrainingError(
+                f"a device trains on a single sample in round {r.t + 1}, which batch norm cannot; use norm = 'group'"
+            ) from None
         if not math.isfinite(loss):
             raise TrainingError(
                 f"the training loss became {loss} in round {r.t + 1}; lower the learning rate (now {eta:g})"
@@ -251,9 +272,8 @@ class _Run:
     def _evaluate(self, round: int) -> tuple[float, float]:
         self.model.eval()
         loss, right = 0.0, 0
-        for x, y in zip(
-            torch.split(self.x_test, _EVALUATION_ROWS), torch.split(self.y_test, _EVALUATION_ROWS), strict=True
-        ):
+        rows = max(16, min(2048, _EVALUATION_NUMBERS // max(1, self.x_test[0].numel())))
+        for x, y in zip(torch.split(self.x_test, rows), torch.split(self.y_test, rows), strict=True):
             logits: Tensor = self.model(x)
             loss += float(functional.cross_entropy(logits, y, reduction="sum"))
             right += int((logits.argmax(1) == y).sum())

@@ -9,6 +9,7 @@ Goren, Lang, Shlezinger, Cohen, "Adaptive deadline and batch layered synchronize
 
 from __future__ import annotations
 
+from adelfl.errors import ConfigError
 from adelfl.planner import Problem, plan
 from adelfl.schedule import Schedule
 from adelfl.strategies.base import AverageOver, Correction, Ints, Orders, Setting
@@ -38,12 +39,27 @@ class Adel(Salf):
         correction: Correction = "unbiased",
     ) -> None:
         super().__init__(setting, average_over=average_over, correction=correction)
-        self._schedule = schedule or plan(_problem(setting)).schedule
+        if schedule is not None and not isinstance(schedule, Schedule):
+            raise ConfigError("strategy option schedule must be a Schedule; it can be given from Python only")
+        self._notes: tuple[str, ...] = ()
+        if schedule is None:
+            solution = plan(_problem(setting))
+            schedule = solution.schedule
+            out = sum(s.count for s in solution.sitting_out)
+            named = "; ".join(f"{s.name} (× {s.count}): {s.reason}" for s in solution.sitting_out[:3])
+            more = " …" if len(solution.sitting_out) > 3 else ""
+            self._notes = solution.warnings + ((f"{out} devices sit out: {named}{more}",) if out else ())
+        self._schedule = schedule
 
     @property
     def schedule(self) -> Schedule:
         """The plan."""
         return self._schedule
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The plan's warnings, and who sits out."""
+        return self._notes
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """Planned T_t, and B3's batch sizes."""

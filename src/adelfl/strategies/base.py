@@ -9,6 +9,7 @@ Every synchronous method is a deadline rule, a batch rule and a U×L matrix A:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal, get_args
@@ -21,6 +22,7 @@ from adelfl.fleet import Fleet
 from adelfl.learning_rate import LearningRate
 from adelfl.planner import Constants
 from adelfl.schedule import Schedule
+from adelfl.theory.participation import log_p_empty
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -122,12 +124,24 @@ class Progress:
         L, E.
     rate : ndarray, shape (U,)
         λ_u = P_u (T − B_u)/S_u; 0 for a device that sits out.
+    chances : callable or None
+        Gives P(device u delivers layer l), shape (U, L), where layer times are not the paper's exponential ones.
     """
 
     z: Ints
     layers: int
     local_iterations: int
     rate: Floats
+    chances: Callable[[], Floats] | None = None
+
+    @cached_property
+    def log_p_empty(self) -> Floats:
+        """log p_l, the probability that nobody delivers layer l, shape (L,)."""
+        if self.chances is None:
+            return log_p_empty(self.layers, self.rate)
+        with np.errstate(divide="ignore"):
+            found: Floats = np.log1p(-self.chances()).sum(axis=0)
+        return found
 
     @cached_property
     def delivered(self) -> Bools:
@@ -138,10 +152,6 @@ class Progress:
     def finished(self) -> Bools:
         """Whether device u finished all layers of all its iterations, shape (U,)."""
         return self.z >= self.layers * self.local_iterations
-
-    def steps(self, layer: int) -> Ints:
-        """How many local iterations completed layer l = 1..L, shape (U,)."""
-        return np.minimum((self.z + layer - 1) // self.layers, self.local_iterations)
 
 
 class Strategy(ABC):
@@ -162,6 +172,11 @@ class Strategy(ABC):
         """What reports call it, with the options that matter."""
         return self.name
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know before the first round, a sentence each."""
+        return ()
+
     @abstractmethod
     def orders(self, t: int, devices: Ints) -> Orders:
         """What the devices (numbers from 0) of round t (from 0) are asked to do, and when the round closes."""
@@ -176,15 +191,13 @@ def fixed_batch(setting: Setting, devices: Ints, deadline: float) -> Ints:
     return np.where(setting.upload[devices] < deadline, setting.batch, 0)
 
 
-def layerwise(progress: Progress, p: Floats, correction: Correction, average_over: AverageOver) -> Floats:
+def layerwise(progress: Progress, correction: Correction, average_over: AverageOver) -> Floats:
     """Eq. (5): A[u,l] = 1[z_u ≥ L+1−l] / (|U_l| (1 − p_l)), shared by SALF and ADEL.
 
     Parameters
     ----------
     progress : Progress
         Who delivered what.
-    p : ndarray, shape (L,)
-        Probability that nobody delivers layer l.
     correction : {"unbiased", "none"}
         With or without the factor 1/(1 − p).
     average_over : {"contributors", "all"}
@@ -196,8 +209,9 @@ def layerwise(progress: Progress, p: Floats, correction: Correction, average_ove
         return over_all
     A: Floats = delivered / np.maximum(delivered.sum(axis=0), 1.0)
     if correction == "unbiased":
-        # A layer that somebody delivered has p < 1; the guard serves layers that stay empty anyway.
-        A = A / np.maximum(1.0 - p, 1e-300)
+        # 1 − p without cancellation. A layer that somebody delivered has p < 1; others have A = 0 anyway.
+        filled = -np.expm1(progress.log_p_empty)
+        A = np.where(delivered > 0, A / np.where(filled > 0, filled, 1.0), 0.0)
     return A
 
 

@@ -21,7 +21,6 @@ from adelfl.strategies.base import (
     fixed_batch,
     layerwise,
 )
-from adelfl.theory.participation import p_empty
 
 
 class Salf(Strategy):
@@ -62,5 +61,4 @@ class Salf(Strategy):
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """Eq. (5) with the exact p of the batch sizes in force."""
-        p = p_empty(progress.layers, progress.rate)
-        return layerwise(progress, p, self.correction, self.average_over)
+        return layerwise(progress, self.correction, self.average_over)

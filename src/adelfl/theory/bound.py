@@ -184,13 +184,17 @@ class RoundCost:
         return max(m * self.x_min, float(np.max(scaled * self.B / (scaled - 1.0))))
 
     def needed_deadline(self) -> Floats:
-        """B_u + x_min / P_u of each group: a budget per round has a plan iff it exceeds all of these.
+        """:func:`needed_deadline` of each group."""
+        return needed_deadline(self.P, self.B, self.x_min)
 
-        That is the time of an upload and of x_min layers with one sample each: m P_u (T − B_u)/T > 1 and
-        T/m > x_min hold for some m iff T > B_u + x_min/P_u.
-        """
-        needed: Floats = self.B + self.x_min / self.P
-        return needed
+
+def needed_deadline(P: Floats, B: Floats, x_min: float) -> Floats:
+    """B_u + x_min / P_u: a budget per round has a plan iff it exceeds this for every device.
+
+    That is the time of an upload and of x_min layers with one sample each: m P_u (T − B_u)/T > 1 and T/m > x_min hold
+    for some m iff T > B_u + x_min/P_u.
+    """
+    return B + x_min / P
 
 
 def excess(cost: RoundCost, a: Floats, T: ArrayLike, m: float) -> float:

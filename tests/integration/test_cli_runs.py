@@ -1,0 +1,451 @@
+"""adelfl run, compare, list, show and resume, as a user types them."""
+
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from small_worlds import Answer, everything_below, kept_bytes, sets, typed
+
+from adelfl import errors
+from adelfl.report.comparison import standard_error
+
+SMALL = (
+    "fleet.devices=6",
+    "model.hidden=[5]",
+    "training.rounds=8",
+    "training.depth=0.6",
+    "training.evaluations=3",
+)
+small = sets(SMALL)
+
+
+def process(*arguments, cwd):
+    """A real one."""
+    command = [sys.executable, "-m", "adelfl", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory, and a wide terminal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+# -- comparisons
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """The same comparison, one run at a time in this process and two at a time in others."""
+    root = tmp_path_factory.mktemp("compared")
+    common = ("compare", "--strategies", "adel,salf[average_over=all],heterofl", "--seeds=2", "--json", *small)
+    one = typed(*common, "--jobs=1", "--out", root / "1")
+    done = process(*common, "--jobs=2", "--out", root / "2", cwd=root)
+    return {1: (root / "1", one), 2: (root / "2", Answer(done.returncode, done.stdout, done.stderr))}
+
+
+def test_compare_json_is_all_there_is_on_stdout(compared):
+    for _, done in compared.values():
+        assert done.code == 0, done.err
+        said = json.loads(done.out)  # fails if anything else is there
+        assert list(said) == ["adel", "salf[average_over=all]", "heterofl"]
+        for found in said.values():
+            assert found.keys() >= {"final_accuracy", "depth", "rounds"}
+            assert len(found["final_accuracy"]) == 2
+            assert all(0.0 <= accuracy <= 1.0 for accuracy in found["final_accuracy"])
+            assert 0.0 < found["depth"] <= 1.0
+            assert found["rounds"] == 8
+        assert "Traceback" not in done.err
+        assert "seed 1" in done.err  # progress
+
+
+def test_records_are_equal_whether_one_or_two_run_at_a_time(compared):
+    (one, first), (two, second) = compared[1], compared[2]
+    assert first.out == second.out
+    runs = sorted(path.name for path in one.iterdir() if path.is_dir())
+    assert len(runs) == 6
+    assert runs == sorted(path.name for path in two.iterdir() if path.is_dir())
+    for name in runs:
+        assert kept_bytes(one / name) == kept_bytes(two / name)
+        assert (one / name / "run.json").read_bytes() == (two / name / "run.json").read_bytes()
+
+
+def test_strategies_of_a_comparison_start_from_the_same_weights(compared):
+    folder, _ = compared[1]
+    for seed in (0, 1):
+        first = {(run / "rounds.jsonl").read_text().splitlines()[0] for run in folder.glob(f"*-seed{seed}")}
+        assert len(first) == 1  # round 0: loss and accuracy before training
+
+
+def test_a_comparison_is_a_table_and_a_picture(here):
+    done = typed("compare", "--strategies", "salf,oracle", "--seeds=2", "--out", "c", *small)
+    assert done.code == 0, done.err
+    assert {"salf", "oracle", "final", "depth", "rounds"} <= set(done.out.split())
+    assert (here / "c" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_finished_is_not_run_again_unless_asked(here):
+    arguments = ("compare", "--strategies", "salf,drop", "--seeds=1", "--json", "--out", "c", *small)
+    first = typed(*arguments)
+    times = {path: (here / path).stat().st_mtime_ns for path in everything_below(here) if path.endswith("json")}
+    again = typed(*arguments)
+    assert (again.code, again.out) == (0, first.out)
+    assert all((here / path).stat().st_mtime_ns == time for path, time in times.items())
+    fresh = typed(*arguments, "--fresh")
+    assert (fresh.code, fresh.out) == (0, first.out)
+    assert all((here / path).stat().st_mtime_ns != time for path, time in times.items())
+
+
+def test_more_seeds_are_added_to_those_that_are_there(here):
+    arguments = ("compare", "--strategies", "drop", "--json", *small)
+    one = json.loads(typed(*arguments, "--seeds=1").out)
+    before = {path: (here / path).stat().st_mtime_ns for path in everything_below(here) if "seed0" in path}
+    three = json.loads(typed(*arguments, "--seeds=3").out)
+    assert three["drop"]["final_accuracy"][:1] == one["drop"]["final_accuracy"]
+    assert len(three["drop"]["final_accuracy"]) == 3
+    assert before == {path: (here / path).stat().st_mtime_ns for path in everything_below(here) if "seed0" in path}
+
+
+def test_another_experiment_in_the_same_folder_is_refused(here):
+    arguments = ("compare", "--strategies", "drop", "--seeds=1", "--out", "c", "--json")
+    assert typed(*arguments, *small).code == 0
+    before = kept_bytes(here / "c" / "drop-seed0")
+    other = typed(*arguments, *small, "--set", "training.batch=3")
+    assert_one_sentence(other, "another configuration")
+    assert kept_bytes(here / "c" / "drop-seed0") == before
+
+
+def test_the_default_comparison_shows_adel_above_salf_and_drop(here):
+    """A claim about the method: at a tight budget, planned deadlines and batches beat fixed ones."""
+    done = typed("compare", "--strategies", "adel,salf,drop", "--seeds=5", "--json")
+    assert done.code == 0, done.err
+    final = {name: np.array(found["final_accuracy"]) for name, found in json.loads(done.out).items()}
+    for other in ("salf", "drop"):
+        difference = final["adel"] - final[other]  # of the same seed: the same data, weights and luck
+        assert difference.mean() > 2 * standard_error(difference) > 0, (other, difference)
+
+
+# -- one run
+
+
+def test_run_list_show_and_resume(here):
+    done = typed("run", "--set", "strategy.name=salf", *small)
+    assert done.code == 0, done.err
+    folder = here / "runs" / "digits-mlp-salf-seed0"
+    result = json.loads((folder / "result.json").read_text())
+    assert f"{result['final_accuracy']:.1%}" in done.out
+    assert done.out.startswith("runs/digits-mlp-salf-seed0")
+
+    listed = typed("list")
+    assert listed.code == 0
+    line = next(line for line in listed.out.splitlines() if "digits-mlp-salf-seed0" in line)
+    assert "finished" in line
+    assert f"{result['final_accuracy']:.1%}" in line
+
+    shown = typed("show", folder)
+    assert shown.code == 0
+    assert "salf" in shown.out
+    assert "dense1" in shown.out
+    assert "finished" in shown.out
+
+    before = kept_bytes(folder)
+    resumed = typed("resume", folder)
+    assert resumed.code == 0
+    assert "finished already" in resumed.err
+    assert kept_bytes(folder) == before
+
+    assert typed("run", "--set", "strategy.name=salf", *small).code == 0
+    assert kept_bytes(here / "runs" / "digits-mlp-salf-seed0-2") == before
+
+
+def test_the_name_of_a_run_can_be_copied_from_the_list_whatever_the_width(here, monkeypatch):
+    assert typed("run", "--set", "strategy.name=salf", "--out", f"runs/{'x' * 90}", *small).code == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "x" * 90 in typed("list").out
+
+
+def test_nothing_to_list_is_said(here):
+    assert "no runs" in typed("list").out
+
+
+def test_a_run_that_is_not_finished_is_listed_and_shown_as_such(here):
+    typed("run", "--set", "strategy.name=salf", "--out", "r", *small)
+    for name in ("result.json", "model.safetensors"):
+        (here / "r" / name).unlink()
+    assert "adelfl resume r" in typed("list", ".").out
+    assert "interrupted" in typed("show", "r").out
+    assert typed("resume", "r").code == 0
+    assert "finished" in typed("show", "r").out
+
+
+def test_partition_says_who_holds_what_and_it_can_be_reused(here):
+    done = typed(
+        "partition", "--set", "data.partition=dirichlet", "--set", "data.alpha=0.1", "--save", "held.npz", *small
+    )
+    assert done.code == 0, done.err
+    assert "6 devices hold" in done.out
+    plain = typed("run", "--out", "r", *small, "--set", "data.partition_file=held.npz")
+    assert plain.code == 0, plain.err
+
+
+# -- mistakes: exit code 2, one sentence, nothing half-written
+
+
+def assert_one_sentence(done, sentence):
+    assert done.code == 2
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    assert done.err.startswith("error: ")
+    assert done.err.count("\n") == 1
+    assert sentence in done.err
+
+
+def unused_parameter(shape, classes, seed):
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes))
+    model.spare = nn.Parameter(torch.zeros(3))
+    return model
+
+
+MISTAKES = {
+    "unknown section": (("trainning.rounds=3",), "trainning: unknown key"),
+    "unknown key": (("training.round=3",), "training.round: unknown key; did you mean 'rounds'?"),
+    "wrong type": (("training.rounds=soon",), "training.rounds: must be a whole number, not 'soon'"),
+    "no value": (("training.rounds",), "must look like section.key=value"),
+    "unknown model": (("model.name=alexnet",), "unknown name 'alexnet'"),
+    "unknown data": (("data.name=imagenet",), "there is no data set 'imagenet'"),
+    "budget and depth": (("training.budget=3.0", "training.depth=0.5"), "not both"),
+    "layers that cannot be found": (("model.factory=test_cli_runs:unused_parameter",), "'spare' plays no part"),
+    "engine that cannot do it": (("engine.name=fused", "training.local_iterations=3"), "one local iteration"),
+    "engine that cannot do this model": (("engine.name=fused", "model.name=transformer"), "Sequential"),
+    "no such device": (("engine.device=xpu9",), "device"),
+}
+FOR_ONE = {
+    "unknown strategy": (("strategy.name=sallf",), "did you mean 'salf'?"),
+    "strategy that is none": (("strategy.name=adelfl.fleet:Fleet",), "not a subclass"),
+    "unknown option": (("strategy.name=salf", "strategy.options.average=all"), "strategy.options"),
+    "wrong option": (("strategy.name=salf", "strategy.options.average_over=some"), "must be one of"),
+    "no plan": (("strategy.name=adel", "training.budget=0.001"), "the smallest budget that would do is"),
+    "no narrower model": (("strategy.name=heterofl", "model.name=transformer"), "cannot be scaled in width"),
+}
+
+
+@pytest.mark.parametrize(("changes", "sentence"), (MISTAKES | FOR_ONE).values(), ids=MISTAKES | FOR_ONE)
+def test_a_mistake_in_a_run_is_one_sentence_and_nothing_is_written(here, changes, sentence):
+    quick = [change for change in SMALL if "depth" not in change or "budget" not in str(changes)]
+    assert_one_sentence(typed("run", *sets(quick), *sets(changes)), sentence)
+    assert everything_below(here) == []
+
+
+@pytest.mark.parametrize(("changes", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_in_a_comparison_is_one_sentence_and_nothing_is_written(here, changes, sentence):
+    quick = [change for change in SMALL if "depth" not in change or "budget" not in str(changes)]
+    done = typed("compare", "--strategies=salf,drop", "--seeds=1", "--json", *sets(quick), *sets(changes))
+    assert_one_sentence(done, sentence)
+    assert everything_below(here) == []
+
+
+@pytest.mark.parametrize(
+    ("strategies", "sentence"),
+    [
+        ("salf,sallf", "did you mean 'salf'?"),
+        ("salf,no.such:Thing", "cannot be imported"),
+        ("salf,drop[average_over=all]", "does not take these"),
+        ("salf[average_over]", "must look like key=value"),
+        ("salf,salf", "each may be named once"),
+        (",", "name at least one"),
+        ("salf,heterofl", "cannot be scaled in width"),
+    ],
+)
+def test_a_mistake_among_strategies_is_said_before_anything_runs(here, strategies, sentence):
+    deep = ("--set", "model.name=transformer") if "heterofl" in strategies else ()
+    done = typed("compare", "--strategies", strategies, "--seeds=1", "--json", *small, *deep)
+    assert_one_sentence(done, sentence)
+    assert everything_below(here) == []
+
+
+def test_missing_data_is_one_sentence(here):
+    (here / "empty").mkdir()
+    done = typed("run", "--set", "data.name=mnist", "--data-dir", "empty")
+    assert_one_sentence(done, "holds no mnist: expected mnist/train-*.parquet")
+    assert everything_below(here) == ["empty"]
+
+
+def test_a_bad_file_is_one_sentence(here):
+    (here / "bad.toml").write_text("[training]\nrounds = -1\n")
+    assert_one_sentence(typed("run", "bad.toml"), "bad.toml: training.rounds: must be at least 1, not -1")
+    (here / "bad.toml").write_text("[training\n")
+    assert_one_sentence(typed("compare", "bad.toml"), "not valid TOML")
+    assert_one_sentence(typed("compare", "none.toml"), "none.toml: no such file")
+    assert everything_below(here) == ["bad.toml"]
+
+
+def test_a_mistake_ends_a_real_process_with_2_and_no_traceback(here):
+    done = process("run", "--set", "strategy.name=sallf", cwd=here)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert everything_below(here) == []
+
+
+def test_a_folder_that_is_taken_is_refused(here):
+    (here / "mine").mkdir()
+    (here / "mine" / "thesis.txt").write_text("precious")
+    assert_one_sentence(typed("run", "--out", "mine", *small), "exists already")
+    assert_one_sentence(typed("show", "mine"), "not a run")
+    assert_one_sentence(typed("resume", "mine"), "not a run")
+    assert everything_below(here) == ["mine", "mine/thesis.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_said(here):
+    (here / "file").write_text("precious")
+    for out in ("file/run", "file"):
+        done = typed("compare", "--strategies", "drop", "--seeds=1", "--json", "--out", out, *small)
+        assert_one_sentence(done, "file")
+    assert_one_sentence(typed("run", "--out", "file/run", *small), "file")
+    assert (here / "file").read_text() == "precious"
+
+
+def test_a_run_of_another_version_cannot_be_resumed_and_it_is_said(here):
+    assert typed("run", "--out", "r", *small).code == 0
+    (here / "r" / "result.json").unlink()
+    about = json.loads((here / "r" / "run.json").read_text())
+    about["config"]["training"]["from_the_future"] = 3
+    (here / "r" / "run.json").write_text(json.dumps(about))
+    assert_one_sentence(typed("resume", "r"), "training.from_the_future")
+
+
+def test_a_comparison_beside_other_files_touches_only_its_own(here):
+    (here / "c" / "drop-seed0").mkdir(parents=True)
+    (here / "c" / "drop-seed0" / "thesis.txt").write_text("precious")
+    arguments = ("compare", "--strategies", "drop", "--seeds=1", "--json", "--out", "c", *small)
+    for more in ((), ("--fresh",)):
+        assert_one_sentence(typed(*arguments, *more), "not a run")
+        assert everything_below(here) == ["c", "c/drop-seed0", "c/drop-seed0/thesis.txt"]
+
+
+# -- when training breaks down
+
+EXPLOSIVE = """
+import numpy as np
+from adelfl.strategies.drop import Drop
+
+
+class Explosive(Drop):
+    name = "explosive"
+
+    def weights(self, t, progress):
+        return np.full((progress.z.size, progress.layers), 1e30)
+"""
+
+
+def test_a_run_that_breaks_down_is_one_sentence_and_its_rows_stay(here):
+    done = typed("run", "--set", "strategy.name=oracle", "--set", "learning_rate.initial=1e20", "--out", "r", *small)
+    assert_one_sentence(done, "lower the learning rate")
+    rows = [json.loads(line) for line in (here / "r" / "rounds.jsonl").read_text().splitlines()]
+    assert rows[0]["round"] == 0
+    assert not (here / "r" / "result.json").exists()
+    assert "interrupted" in typed("show", "r").out
+
+
+def test_a_run_of_a_comparison_that_breaks_down_does_not_stop_the_others(here, monkeypatch):
+    (here / "explosive.py").write_text(EXPLOSIVE)
+    monkeypatch.syspath_prepend(here)
+    strategies = "explosive:Explosive,salf"
+    done = typed("compare", "--strategies", strategies, "--seeds=2", "--json", "--out", "c", *small)
+    assert done.code == 2
+    assert done.out == ""
+    assert sum(line.startswith("error: ") for line in done.err.splitlines()) == 1
+    for seed in (0, 1):
+        assert (here / "c" / f"salf-seed{seed}" / "result.json").exists()
+        assert not (here / "c" / f"explosive_Explosive-seed{seed}" / "result.json").exists()
+    again = typed("compare", "--strategies", "salf", "--seeds=2", "--json", "--out", "c", *small)
+    assert again.code == 0
+
+
+def test_batch_norm_on_a_batch_of_one_is_one_sentence(here):
+    changes = ("model.factory=small_worlds:with_batch_norm", "training.batch=1", "strategy.name=oracle")
+    assert_one_sentence(typed("run", *small, *sets(changes)), "batch")
+
+
+STRANGE = """
+import numpy as np
+from adelfl.strategies.base import Orders, Strategy
+
+
+class Nameless(Strategy):
+    def orders(self, t, devices):
+        return Orders(1.0, np.full(devices.size, 4))
+
+    def weights(self, t, progress):
+        return np.zeros((progress.z.size, progress.layers))
+
+
+class Flat(Nameless):
+    name = "flat"
+
+    def weights(self, t, progress):
+        return np.ones(progress.z.size)
+
+
+class Unfinished(Strategy):
+    name = "unfinished"
+"""
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("Nameless", "name"), ("Flat", "weights"), ("Unfinished", "abstract")])
+def test_a_users_strategy_with_a_mistake_in_it_is_told_so(here, monkeypatch, name, sentence):
+    (here / "strange.py").write_text(STRANGE)
+    monkeypatch.syspath_prepend(here)
+    assert_one_sentence(typed("run", "--set", f"strategy.name=strange:{name}", *small), sentence)
+
+
+def test_errors_travel_between_processes_as_they_are():
+    found = [
+        errors.ConfigError("a"),
+        errors.InfeasibleBudgetError("b", binding="upload", smallest_budget=3.0),
+        errors.MissingExtraError("pyarrow", "data"),
+    ]
+    for error in found:
+        copied = pickle.loads(pickle.dumps(error))
+        assert type(copied) is type(error)
+        assert str(copied) == str(error)
+        assert vars(copied) == vars(error)
+
+
+@pytest.mark.slow
+def test_a_plan_that_fails_for_a_later_seed_is_said_with_two_jobs_too(here):
+    """Speeds are drawn by the seed: a budget may do for seed 0, and not for seed 1."""
+    budget = smallest_budget_per_seed(here)
+    enough_for_0 = ("--set", f"training.budget={budget}")
+    quick = [change for change in SMALL if "depth" not in change]
+    command = ("compare", "--strategies", "adel", "--seeds=2", "--jobs=2", "--json", *sets(quick), *enough_for_0)
+    done = process(*command, cwd=here)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "the smallest budget that would do is" in done.stderr.splitlines()[-1]
+
+
+def smallest_budget_per_seed(here):
+    """Between what seed 0 and what seed 1 need."""
+    needed = []
+    quick = [change for change in SMALL if "depth" not in change]
+    for seed in (0, 1):
+        said = typed("run", *sets(quick), "--set", "training.budget=1e-6", "--set", f"training.seed={seed}").err
+        needed.append(float(said.split("the smallest budget that would do is ")[1].split()[0]))
+    if needed[0] >= needed[1]:
+        pytest.fail(f"seed 0 needs no less than seed 1: {needed}")
+    return sum(needed) / 2
+
+
+def test_help_names_every_command():
+    said = typed("--help").out
+    assert all(command in said for command in ("run", "compare", "resume", "list", "show", "plan"))

@@ -1,0 +1,226 @@
+"""Experiments that take milliseconds: few devices, random tensors, narrow networks."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import nn
+
+from adelfl.cli import main
+from adelfl.data import Dataset, iid
+from adelfl.fleet import Fleet
+from adelfl.learning.engines import LocalWork, build_engine
+from adelfl.learning.layers import find_layers
+from adelfl.learning.models import build_model
+from adelfl.learning.work import RoundWork, Samples
+from adelfl.learning_rate import ConstantRate
+from adelfl.seeds import rng_for
+from adelfl.simulation import Experiment, simulate
+from adelfl.strategies import Setting, find_strategy
+from adelfl.theory.participation import deadline_for_depth
+
+EVERY_STRATEGY = {
+    "oracle": ("oracle", {}),
+    "adel": ("adel", {}),
+    "salf": ("salf", {}),
+    "salf over all": ("salf", {"average_over": "all"}),
+    "heterofl": ("heterofl", {}),
+    "drop": ("drop", {}),
+    "wait": ("wait", {}),
+}
+"""All six, salf with both of its averages: words → name and options."""
+
+EVERY_MODEL = {
+    "mlp": ("mlp", (1, 4, 4), {"hidden": (9, 7)}),
+    "cnn": ("cnn", (1, 10, 10), {}),  # the second max-pool meets an odd side
+    "vgg11 with groups": ("vgg11", (2, 32, 32), {"norm": "group", "width": 0.0625}),
+    "vgg11 without": ("vgg11", (2, 32, 32), {"norm": "none", "width": 0.0625}),
+    "resnet18": ("resnet18", (2, 8, 8), {"norm": "group", "width": 0.0625}),
+    "transformer": ("transformer", (1, 4, 4), {"width": 0.125}),
+}
+"""Words → name, shape of a sample, and what else build_model is told."""
+
+
+@cache
+def dataset_of(shape: tuple[int, ...], samples: int = 96, classes: int = 4) -> Dataset:
+    """Gaussian samples, labelled by a random linear rule so that there is something to learn."""
+    rng = rng_for(7, "small world")
+    x = rng.standard_normal((samples + 40, *shape)).astype(np.float32)
+    y = (x.reshape(len(x), -1) @ rng.standard_normal((x[0].size, classes))).argmax(1)
+    return Dataset.from_arrays(x[:samples], y[:samples], x[samples:], y[samples:], classes=classes)
+
+
+@cache
+def model_of(words: str, seed: int = 3):
+    name, shape, options = EVERY_MODEL[words]
+    return build_model(name, input_shape=shape, classes=4, seed=seed, **options)
+
+
+def layers_of(model, dataset: Dataset):
+    return find_layers(model, torch.from_numpy(dataset.x_train[:2]))
+
+
+def setting_of(
+    layers: int,
+    *,
+    fleet: Fleet | None = None,
+    depth: float = 0.6,
+    budget: float | None = None,
+    rounds: int = 10,
+    batch: int = 4,
+    rate: float = 0.05,
+    local_iterations: int = 1,
+    cohort: int | None = None,
+) -> Setting:
+    """Five devices of unequal speed; the budget is such that the mean depth at the fixed batch size is as given."""
+    fleet = fleet or Fleet.of([10.0, 20.0, 14.0, 40.0, 25.0], [0.0, 0.02, 0.01, 0.0, 0.03])
+    if budget is None:
+        speed = fleet.compute / local_iterations
+        budget = rounds * deadline_for_depth(depth, layers, speed, fleet.upload, batch, fleet.count)
+    return Setting(
+        fleet=fleet,
+        layers=layers,
+        rounds=rounds,
+        budget=budget,
+        batch=batch,
+        learning_rate=ConstantRate(rate),
+        cohort=cohort,
+        local_iterations=local_iterations,
+    )
+
+
+def experiment_of(
+    strategy: str = "salf",
+    model: str = "mlp",
+    *,
+    options: dict | None = None,
+    engine: str = "auto",
+    seed: int = 1,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    evaluations: int = 4,
+    setting: Setting | None = None,
+    **others,
+) -> Experiment:
+    """One small run. ``strategy`` may be one of EVERY_STRATEGY's words; ``others`` go to :func:`setting_of`."""
+    torch.set_num_threads(1)
+    network = model_of(model)
+    dataset = dataset_of(EVERY_MODEL[model][1])
+    layers = layers_of(network, dataset)
+    setting = setting or setting_of(len(layers), **others)
+    name, said = EVERY_STRATEGY.get(strategy, (strategy, {}))
+    return Experiment(
+        dataset=dataset,
+        partition=iid(dataset.y_train, setting.devices, seed, min_size=min(8, dataset.y_train.size // 2)),
+        model=network,
+        layers=layers,
+        strategy=find_strategy(name)(setting, **(said | (options or {}))),
+        seed=seed,
+        local=LocalWork(setting.local_iterations, weight_decay, momentum),
+        engine=engine,
+        evaluations=evaluations,
+    )
+
+
+class Memory:
+    """Takes the place of a RunWriter, and keeps what is written."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict] = []
+        self.result: dict | None = None
+        self.weights: dict[str, np.ndarray] = {}
+
+    def append(self, row, wall_seconds) -> None:
+        self.rows.append(row)
+
+    def checkpoint(self, round, time, weights) -> None:
+        pass
+
+    def finish(self, result, weights) -> None:
+        self.result, self.weights = result, {name: w.copy() for name, w in weights.items()}
+
+
+def run(experiment: Experiment) -> Memory:
+    memory = Memory()
+    simulate(experiment, memory)
+    return memory
+
+
+def same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(one[k].tobytes() == other[k].tobytes() for k in one)
+
+
+def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """Largest difference of any weight of any layer."""
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[k].astype(np.float64) - other[k]).max()) for k in one)
+
+
+def samples_of(dataset: Dataset) -> Samples:
+    return Samples(torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train))
+
+
+def after_one_round(engine: str, experiment: Experiment, work: RoundWork) -> tuple[dict[str, np.ndarray], float]:
+    """The weights that an engine makes of the experiment's initial ones in one round, and the loss that it says."""
+    model = deepcopy(experiment.model).train()
+    widths = work.width is not None
+    samples = samples_of(experiment.dataset)
+    built = build_engine(engine, model, experiment.layers, samples, experiment.local, widths=widths)
+    loss = built.run(work)
+    return {name: w.detach().numpy() for name, w in model.state_dict().items()}, loss
+
+
+def kept_bytes(folder: Path) -> dict[str, bytes]:
+    """The files of a run that must not differ between equal runs."""
+    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "rounds.jsonl", "result.json")}
+
+
+def everything_below(folder: Path) -> list[str]:
+    """Hidden files too."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+def typed(*arguments: object) -> Answer:
+    """What ``adelfl …`` answers, in this process: quicker than a new one by the seconds that torch takes to load."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with patch.object(sys, "argv", ["adelfl", *map(str, arguments)]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as stopped:
+            code = stopped.code or 0
+    return Answer(int(code), out.getvalue(), err.getvalue())
+
+
+def sets(changes) -> list[str]:
+    """``--set`` for each of them."""
+    return [word for change in changes for word in ("--set", change)]
+
+
+def with_batch_norm(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """What ``model.factory`` takes: two layers, the first with batch norm."""
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(shape), 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, classes)
+    )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-0.3, 0.3, generator=generator)
+    return model

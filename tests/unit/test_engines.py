@@ -1,0 +1,504 @@
+"""Engines: three ways to compute one thing."""
+
+from contextlib import suppress
+from copy import deepcopy
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_worlds import (
+    EVERY_MODEL,
+    EVERY_STRATEGY,
+    after_one_round,
+    dataset_of,
+    experiment_of,
+    furthest,
+    layers_of,
+    model_of,
+    run,
+    same_bits,
+    samples_of,
+    setting_of,
+)
+from torch import nn
+from torch.nn import functional
+
+from adelfl.data import iid
+from adelfl.errors import ConfigError
+from adelfl.fleet import Fleet
+from adelfl.learning import fused, stacked
+from adelfl.learning.engines import LocalWork, build_engine, choose, find_device
+from adelfl.learning.estimate import estimate_constants
+from adelfl.learning.layers import find_layers, given_layers
+from adelfl.learning.models import build_model
+from adelfl.learning.work import RoundWork
+from adelfl.simulation import Experiment
+from adelfl.strategies import Progress, find_strategy
+
+CHAINS = ("mlp", "cnn", "vgg11 with groups", "vgg11 without")  # what fused and heterofl take
+LIGHT = ("mlp", "cnn", "transformer")
+HERE = ("salf", "adel", "heterofl")
+FOUR = Fleet.of([10.0, 20.0, 14.0, 40.0], [0.0, 0.02, 0.01, 0.03])
+
+# vmap has no rule for attention's CPU kernel and says so; the result is right.
+no_batching_rule = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+def combinations():
+    """Every strategy × model × E; those of deep networks that say little more than their neighbours are slow."""
+    for model in EVERY_MODEL:
+        for strategy in EVERY_STRATEGY:
+            if strategy == "heterofl" and model not in CHAINS:
+                continue
+            for iterations in (1, 3):
+                light = model in LIGHT or (strategy in HERE and iterations == 1)
+                marks = [] if light else [pytest.mark.slow]
+                if model == "transformer":
+                    marks.append(no_batching_rule)
+                yield pytest.param(strategy, model, iterations, marks=marks, id=f"{model}-{strategy}-{iterations}")
+
+
+@pytest.mark.parametrize(("strategy", "model", "iterations"), list(combinations()))
+def test_the_same_seed_gives_the_same_run_whichever_engine_computes_it(strategy, model, iterations):
+    engines = ["loop", "stacked"]
+    if iterations == 1 and model in CHAINS:
+        engines.append("fused")
+    local = {"weight_decay": 0.01, "momentum": 0.5}
+    # Without a norm a deep network is chaotic at large steps, and so divided by small widths that it explodes.
+    gentle = {"rate": 0.01} if model == "vgg11 without" else {}
+    if gentle and strategy == "heterofl":
+        gentle = {"rate": 0.001, "depth": 0.95}
+    setting = setting_of(len(experiment_of("wait", model).layers), fleet=FOUR, local_iterations=iterations, **gentle)
+    plain, *others = (run(experiment_of(strategy, model, engine=e, setting=setting, **local)) for e in engines)
+    assert plain.result["rounds"] == (10 if strategy != "wait" else plain.result["rounds"]) > 0
+    for engine, other in zip(engines[1:], others, strict=True):
+        assert other.result["engine"] == engine
+        assert furthest(plain.weights, other.weights) < 1e-5
+        for one, two in zip(plain.rows[1:], other.rows[1:], strict=True):
+            assert all(one[key] == two[key] for key in ("time", "deadline", "batch", "depth", "contributors"))
+            assert (one["train_loss"] or 0.0) == pytest.approx(two["train_loss"] or 0.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", EVERY_STRATEGY)
+@pytest.mark.parametrize(
+    ("iterations", "local"), [(1, {}), (3, {}), (3, {"momentum": 0.9}), (3, {"weight_decay": 0.3})], ids=str
+)
+def test_engines_agree_with_and_without_decay_and_momentum(strategy, iterations, local):
+    engines = ["loop", "stacked", *(["fused"] if iterations == 1 else [])]
+    plain, *others = (run(experiment_of(strategy, engine=e, local_iterations=iterations, **local)) for e in engines)
+    assert all(furthest(plain.weights, other.weights) < 1e-5 for other in others)
+
+
+def test_decay_and_momentum_change_a_run_so_agreeing_on_them_means_something():
+    plain = run(experiment_of("salf", local_iterations=3))
+    for local in ({"momentum": 0.9}, {"weight_decay": 0.3}):
+        assert furthest(plain.weights, run(experiment_of("salf", local_iterations=3, **local)).weights) > 1e-3
+
+
+def test_momentum_starts_anew_in_every_round_so_it_does_nothing_to_one_iteration():
+    plain = run(experiment_of("salf", engine="loop"))
+    assert same_bits(plain.weights, run(experiment_of("salf", engine="loop", momentum=0.9)).weights)
+
+
+# -- one round against autograd, device by device
+
+
+def reference(experiment, work):
+    """w^l − η Σ_u 1[u delivers l] A[u,l] (g_u^l + λ w^l) for one iteration, in float64."""
+    model = deepcopy(experiment.model).double()
+    parameters = dict(model.named_parameters())
+    x = torch.from_numpy(experiment.dataset.x_train).double()
+    y = torch.from_numpy(experiment.dataset.y_train)
+    after = {name: w.detach().clone() for name, w in model.state_dict().items()}
+    starts = np.concatenate([[0], np.cumsum(work.sizes)])
+    for u in range(work.sizes.size):
+        if work.sizes[u] == 0:
+            continue
+        rows = torch.from_numpy(work.rows[0][starts[u] : starts[u + 1]])
+        loss = functional.cross_entropy(model(x[rows]), y[rows])
+        grads = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+        for l, layer in enumerate(experiment.layers):
+            if work.progress.delivered[u, l]:
+                for name in layer.parameters:
+                    g = grads[name] + experiment.local.weight_decay * parameters[name].detach()
+                    after[name] -= work.eta * work.A[u, l] * g
+    return {name: w.numpy() for name, w in after.items()}
+
+
+@st.composite
+def rounds(draw, layers, samples):
+    """Any depths, any batch sizes, any A: also of layers that were not delivered, and of devices that sit out."""
+    U = draw(st.integers(1, 6))
+    sizes = np.array(draw(st.lists(st.integers(0, 7), min_size=U, max_size=U)))
+    z = np.array(draw(st.lists(st.integers(0, layers), min_size=U, max_size=U)))
+    z = np.where(sizes > 0, z, 0)
+    A = np.array(draw(st.lists(st.sampled_from([0.0, 0.3, 1.0, 2.5, -0.5]), min_size=U * layers, max_size=U * layers)))
+    total = int(sizes.sum())
+    rows = np.array(draw(st.lists(st.integers(0, samples - 1), min_size=total, max_size=total)), dtype=np.int64)
+    return RoundWork((rows,), sizes, A.reshape(U, layers), Progress(z, layers, 1, np.ones(U)), 0.1)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("engine", ["fused", "stacked", "loop"])
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(work=rounds(3, 96), chunk=st.sampled_from([1, 300, 1000, 96 << 20]))
+def test_a_round_equals_autograd_layer_by_layer_whatever_the_depths_sizes_and_A(engine, decay, work, chunk):
+    experiment = experiment_of("salf", weight_decay=decay)
+    # A chunk of 300 bytes holds some three rows of activations, and the weights of one device.
+    with patch.object(fused, "_CHUNK_BYTES", chunk), patch.object(stacked, "_CHUNK_BYTES", chunk):
+        after, loss = after_one_round(engine, experiment, work)
+    assert furthest(after, reference(experiment, work)) < 2e-6
+    contributes = (work.progress.z > 0) & work.A.any(axis=1)
+    assert np.isnan(loss) == (not contributes.any())
+
+
+@pytest.mark.parametrize("model", CHAINS)
+@pytest.mark.parametrize("chunk", [1, 96 << 20], ids=["row by row", "at once"])
+def test_the_fused_pass_equals_autograd_in_every_chain(model, chunk):
+    experiment = experiment_of("salf", model, weight_decay=0.1)
+    L = len(experiment.layers)
+    rng = np.random.default_rng(0)
+    sizes, z = np.array([3, 1, 4, 2, 0, 2]), np.array([L, L // 2, L - 1, 1, 0, 0])
+    progress = Progress(z, L, 1, np.ones(6))
+    A = np.where(progress.delivered, rng.uniform(0.1, 1.0, (6, L)), 0.0)
+    work = RoundWork((rng.integers(0, 96, 12),), sizes, A, progress, 0.1)
+    with patch.object(fused, "_CHUNK_BYTES", chunk):
+        after, _ = after_one_round("fused", experiment, work)
+    assert furthest(after, reference(experiment, work)) < 1e-5
+
+
+def test_rows_of_devices_that_stopped_leave_the_backward_pass():
+    experiment = experiment_of("salf")
+    sizes, z = np.array([2, 3, 4]), np.array([1, 3, 2])
+    work = RoundWork((np.arange(9),), sizes, np.ones((3, 3)), Progress(z, 3, 1, np.ones(3)), 0.1)
+    seen = []
+    plain = fused._Linear.grads
+
+    def watched(self, delta, row_weight):
+        seen.append(delta.shape[0])
+        return plain(self, delta, row_weight)
+
+    with patch.object(fused._Linear, "grads", watched):
+        after_one_round("fused", experiment, work)
+    assert seen == [9, 7, 3]  # the last layer, then without the 2 rows of depth 1, then without the 4 of depth 2
+
+
+# -- frozen parameters, heterofl, batch norm
+
+
+@pytest.mark.parametrize("frozen", ["dense1", "dense2", "dense2.linear.weight", "dense3.linear.bias"])
+@pytest.mark.parametrize("strategy", ["salf", "heterofl"])
+def test_frozen_parameters_stay_and_the_others_train_alike_in_every_engine(strategy, frozen):
+    model = build_model("mlp", input_shape=(1, 4, 4), classes=4, seed=3, hidden=(9, 7))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.startswith(frozen))
+    dataset = dataset_of((1, 4, 4))
+    layers = layers_of(model, dataset)
+    assert len(layers) == (2 if frozen in ("dense1", "dense2") else 3)
+    setting = setting_of(len(layers), fleet=FOUR)
+
+    def after(engine):
+        experiment = Experiment(
+            dataset=dataset,
+            partition=iid(dataset.y_train, 4, 1),
+            model=model,
+            layers=layers,
+            strategy=find_strategy(strategy)(setting),
+            seed=1,
+            local=LocalWork(weight_decay=0.1),
+            engine=engine,
+        )
+        return run(experiment).weights
+
+    plain = after("loop")
+    for name, before in model.state_dict().items():
+        assert np.array_equal(plain[name], before.numpy()) == name.startswith(frozen)
+    assert furthest(plain, after("stacked")) < 1e-5
+    assert furthest(plain, after("auto")) < 1e-5
+    with pytest.raises(ConfigError, match="use 'loop'"):
+        after("fused")
+
+
+class Residual(nn.Sequential):
+    """A Sequential by name only."""
+
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def tied():
+    shared = nn.Linear(16, 16)
+    return nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(16, 4))
+
+
+def shared_relu():
+    relu = nn.ReLU(inplace=True)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), relu, nn.Linear(8, 8), relu, nn.Linear(8, 4))
+
+
+def convolution(after=None, **options):
+    """4×4 images through a convolution, perhaps something after it, and a dense layer."""
+    front = [nn.Conv2d(1, 6, **({"kernel_size": 3, "padding": 1} | options)), nn.ReLU(), *([after] if after else [])]
+    size = nn.Sequential(*front)(torch.zeros(1, 1, 4, 4)).numel()
+    return nn.Sequential(*front, nn.Flatten(), nn.Linear(size, 4))
+
+
+STRANGE = {
+    "tied weights": tied,
+    "one relu in two places": shared_relu,
+    "a relu first": lambda: nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(16, 4)),
+    "no bias": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 8, bias=False), nn.ReLU(), nn.Linear(8, 4)),
+    "norm of vectors": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.GroupNorm(2, 8), nn.Linear(8, 4)),
+    "norm without weights": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(16, 4)
+    ),
+    "norm after many channels": lambda: nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.GroupNorm(4, 32), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 4)
+    ),
+    "reflected padding": lambda: convolution(padding_mode="reflect"),
+    "padding by name": lambda: convolution(padding="same"),
+    "stride and dilation": lambda: convolution(stride=2, dilation=2, padding=2),
+    "oblong kernel": lambda: convolution(kernel_size=(1, 3), padding=(0, 1), bias=False),
+    "overlapping pool": lambda: convolution(nn.MaxPool2d(3, stride=2, padding=1)),
+    "pool with a ceiling": lambda: convolution(nn.MaxPool2d(3, stride=2, ceil_mode=True)),
+    "pool that leaves a row over": lambda: convolution(nn.MaxPool2d(2), kernel_size=2),
+    "partial flatten": lambda: nn.Sequential(nn.Flatten(2), nn.Linear(16, 4), nn.Flatten(1)),
+    "residual": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 8), Residual(nn.Linear(8, 8), nn.ReLU()), nn.Linear(8, 4)
+    ),
+    "residual throughout": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 4), Residual(nn.Linear(4, 4))),
+    "a layer of one's own": lambda: nn.Sequential(nn.Flatten(), Doubled(16, 8), nn.ReLU(), nn.Linear(8, 4)),
+    "another activation": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4)),
+}
+
+
+@pytest.mark.parametrize("build", STRANGE.values(), ids=STRANGE)
+def test_the_engine_that_is_chosen_is_right_for_strange_models_too(build):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build()
+    dataset = dataset_of((1, 4, 4))
+    assert_right(model, layers_of(model, dataset), dataset)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [["dense3"], ["dense2"], ["dense1"]],
+        [["dense1", "dense3"], ["dense2"]],
+        [["dense1"], ["dense2", "dense3.linear.bias"], ["dense3.linear.weight"]],
+        [["dense1", "dense2"], ["dense3"]],
+    ],
+    ids=str,
+)
+def test_the_engine_that_is_chosen_is_right_for_layers_that_the_user_gives(groups):
+    model = model_of("mlp")
+    assert_right(model, given_layers(model, groups), dataset_of((1, 4, 4)))
+
+
+def assert_right(model, layers, dataset):
+    """What is chosen agrees with the plain loop; fused by name agrees too, or is refused."""
+    setting = setting_of(len(layers), fleet=FOUR, rounds=4, depth=0.7)
+
+    def after(engine):
+        experiment = Experiment(
+            dataset=dataset,
+            partition=iid(dataset.y_train, 4, 1),
+            model=model,
+            layers=layers,
+            strategy=find_strategy("salf")(setting),
+            seed=1,
+            local=LocalWork(weight_decay=0.1),
+            engine=engine,
+        )
+        return run(experiment).weights
+
+    plain = after("loop")
+    assert furthest(plain, after("auto")) < 1e-5
+    with suppress(ConfigError):
+        assert furthest(plain, after("fused")) < 1e-5
+
+
+@pytest.mark.parametrize("engine", ["fused", "stacked", "loop"])
+def test_heterofl_averages_each_coordinate_over_those_who_hold_it_and_delivered(engine):
+    experiment = experiment_of("heterofl")
+    width, sizes = np.array([1.0, 0.5, 0.0625, 0.5]), np.array([4, 3, 5, 2])
+    finished = np.array([True, True, True, False])
+    rows = np.random.default_rng(0).integers(0, 96, sizes.sum())
+    A = np.repeat(finished[:, None].astype(float), 3, axis=1)
+    work = RoundWork((rows,), sizes, A, Progress(np.where(finished, 3, 2), 3, 1, np.ones(4)), 0.1, width)
+    after, _ = after_one_round(engine, experiment, work)
+
+    before = {name: w.double() for name, w in experiment.model.state_dict().items()}
+    change = {name: torch.zeros_like(w) for name, w in before.items()}
+    holders = {name: torch.zeros_like(w) for name, w in before.items()}
+    x, y = torch.from_numpy(experiment.dataset.x_train).double(), torch.from_numpy(experiment.dataset.y_train)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    for u in np.flatnonzero(finished):
+        units = [16, int(np.ceil(9 * width[u])), int(np.ceil(7 * width[u])), 4]
+        part = {}
+        for i in (1, 2, 3):
+            part[f"dense{i}.linear.weight"] = np.s_[: units[i], : units[i - 1]]
+            part[f"dense{i}.linear.bias"] = np.s_[: units[i]]
+        w = {name: before[name][where].clone().requires_grad_() for name, where in part.items()}
+        mine = rows[starts[u] : starts[u + 1]]
+        h = x[mine].flatten(1)
+        for i in (1, 2, 3):
+            h = functional.linear(h, w[f"dense{i}.linear.weight"], w[f"dense{i}.linear.bias"])
+            h = functional.relu(h / width[u]) if i < 3 else h
+        grads = torch.autograd.grad(functional.cross_entropy(h, y[mine]), list(w.values()))
+        for (name, where), grad in zip(part.items(), grads, strict=True):
+            change[name][where] -= 0.1 * grad
+            holders[name][where] += 1
+    expected = {name: (before[name] + change[name] / holders[name].clamp(min=1)).numpy() for name in before}
+    assert holders["dense1.linear.weight"].unique().tolist() == [1.0, 2.0, 3.0]
+    assert furthest(after, expected) < 1e-6
+
+
+def with_batch_norm():
+    model = build_model("vgg11", input_shape=(2, 32, 32), classes=4, seed=3, norm="batch", width=0.0625)
+    return model, layers_of(model, dataset_of((2, 32, 32)))
+
+
+def test_engines_are_chosen_by_what_the_model_and_the_local_work_allow():
+    chosen = {}
+    for name in ("mlp", "cnn", "resnet18"):
+        layers = layers_of(model_of(name), dataset_of(EVERY_MODEL[name][1]))
+        chosen[name] = [choose(model_of(name), layers, LocalWork(iterations=E)) for E in (1, 3)]
+    chosen["batch norm"] = [choose(*with_batch_norm(), LocalWork(iterations=E)) for E in (1, 3)]
+    assert chosen == {
+        "mlp": ["fused", "stacked"],
+        "cnn": ["fused", "loop"],
+        "resnet18": ["loop", "loop"],
+        "batch norm": ["loop", "loop"],
+    }
+
+
+@pytest.mark.parametrize("strategy", ["salf", "heterofl"])
+def test_batch_norm_goes_to_the_loop_and_its_statistics_are_learned(strategy):
+    model, layers = with_batch_norm()
+    dataset = dataset_of((2, 32, 32))
+    experiment = Experiment(
+        dataset=dataset,
+        partition=iid(dataset.y_train, 4, 1),
+        model=model,
+        layers=layers,
+        strategy=find_strategy(strategy)(setting_of(11, fleet=FOUR, rounds=3, depth=0.9)),
+        seed=1,
+    )
+    after = run(experiment)
+    assert after.result["engine"] == "loop"
+    for name, before in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            assert not np.array_equal(before.numpy(), after.weights[name]), name
+
+
+def test_the_buffers_of_contributors_are_averaged_and_the_others_stay_out():
+    model, layers = with_batch_norm()
+    dataset = dataset_of((2, 32, 32))
+    L = len(layers)
+
+    def after(z, rows, sizes):
+
+        trained = deepcopy(model).train()
+        progress = Progress(np.array(z), L, 1, np.ones(len(z)))
+        A = progress.delivered / max(1, len(z))
+        engine = build_engine("loop", trained, layers, samples_of(dataset), LocalWork())
+        engine.run(RoundWork((np.array(rows),), np.array(sizes), A, progress, 0.1))
+        return {name: b.double() for name, b in trained.named_buffers()}
+
+    one, other = after([L], range(5), [5]), after([2], range(5, 9), [4])
+    both = after([L, 2, 0], range(12), [5, 4, 3])
+    for name in both:
+        assert torch.allclose(both[name], (one[name] + other[name]) / 2, rtol=1e-5), name
+
+
+def test_no_engine_that_is_chosen_for_a_model_warns():
+    for model in EVERY_MODEL:  # warnings are errors here
+        run(experiment_of("salf", model, fleet=FOUR, rounds=2, local_iterations=3))
+
+
+@pytest.mark.parametrize("engine", ["fused", "stacked"])
+def test_asking_another_engine_for_batch_norm_is_refused(engine):
+    model, layers = with_batch_norm()
+    with pytest.raises(ConfigError, match="use 'loop'"):
+        build_engine(engine, model, layers, samples_of(dataset_of((2, 32, 32))), LocalWork())
+
+
+def test_asking_for_what_an_engine_cannot_do_is_refused():
+    dataset = dataset_of((1, 4, 4))
+    mlp = model_of("mlp")
+    with pytest.raises(ConfigError, match="one local iteration"):
+        build_engine("fused", mlp, layers_of(mlp, dataset), samples_of(dataset), LocalWork(iterations=2))
+    transformer = model_of("transformer")
+    with pytest.raises(ConfigError, match="Sequential"):
+        build_engine("fused", transformer, layers_of(transformer, dataset), samples_of(dataset), LocalWork())
+    with pytest.raises(ConfigError, match="must be one of"):
+        build_engine("quick", mlp, layers_of(mlp, dataset), samples_of(dataset), LocalWork())
+
+
+def test_devices_that_this_machine_does_not_have_are_refused():
+    assert find_device("cpu").type == "cpu"
+    for name in ("gpu", "meta", *([] if torch.cuda.is_available() else ["cuda"])):
+        with pytest.raises(ConfigError, match="device"):
+            find_device(name)
+
+
+# -- the constants of the bound
+
+
+def test_sigma2_is_the_variance_of_one_samples_gradient_and_G2_the_mean_square():
+    model, dataset = model_of("mlp"), dataset_of((1, 4, 4))
+    layers, samples = layers_of(model, dataset), samples_of(dataset)
+    held = iid(dataset.y_train, 3, 0)[0]
+    x, y = samples.take(held)
+    per_sample = []
+    for i in range(held.size):
+        loss = functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
+        grads = dict(
+            zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters())), strict=True)
+        )
+        per_sample.append([torch.cat([grads[n].flatten() for n in layer.parameters]).numpy() for layer in layers])
+    g = [np.stack(column).astype(np.float64) for column in zip(*per_sample, strict=True)]
+    variance = np.array([((v - v.mean(0)) ** 2).sum(1).mean() for v in g])
+    mean_square = np.array([(v.mean(0) ** 2).sum() for v in g])
+
+    rng, n, draws = np.random.default_rng(1), 32, 400
+    found = [estimate_constants(model, layers, samples, [rng.choice(held, n)]) for _ in range(draws)]
+    sigma2, G2 = np.array([f[0] for f in found]), np.array([f[1] for f in found])
+
+    def off(values, expected):
+        return np.abs(values.mean(0) - expected) / (values.std(0, ddof=1) / np.sqrt(draws))
+
+    assert off(sigma2, variance.sum()) < 3.5  # standard errors
+    assert np.all(off(G2, mean_square + variance / n) < 3.5)
+    assert estimate_constants(model, layers, samples, [held[:n]] * 3)[0] == pytest.approx(
+        estimate_constants(model, layers, samples, [held[:n]])[0], rel=1e-12
+    )
+
+
+def test_estimating_leaves_the_model_alone():
+    model, layers = with_batch_norm()
+    before = {name: w.clone() for name, w in model.state_dict().items()}
+    estimate_constants(model, layers, samples_of(dataset_of((2, 32, 32))), [np.arange(8)])
+    assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    assert model.training
+
+
+def test_estimates_of_a_frozen_model_count_what_is_trained_only():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    model[1].requires_grad_(False)
+    dataset = dataset_of((1, 4, 4))
+    layers = find_layers(model, torch.from_numpy(dataset.x_train[:1]))
+    sigma2, G2 = estimate_constants(model, layers, samples_of(dataset), [np.arange(16)])
+    assert len(G2) == 1
+    assert sigma2 > 0

@@ -1,0 +1,408 @@
+"""Records: complete, readable, and the same bytes however often a run is interrupted."""
+
+import json
+
+import numpy as np
+import pytest
+from small_worlds import everything_below, kept_bytes, typed
+
+from adelfl import record as record_module
+from adelfl.config.run import load_run
+from adelfl.errors import ConfigError
+from adelfl.record import RunBusyError, RunRecord, RunWriter, find_runs
+from adelfl.runner import Job, resume, run_job, start
+from adelfl.schedule import Schedule
+from adelfl.simulation import engine as simulation
+
+SMALL = (
+    "fleet.devices=6",
+    "fleet.upload=0.01",
+    "model.hidden=[5]",
+    "training.rounds=8",
+    "training.depth=0.6",
+    "training.evaluations=3",
+)
+FINISHED = ["model.safetensors", "result.json", "rounds.jsonl", "run.json", "wall.jsonl"]
+KEYS = {"round", "time", "deadline", "loss", "accuracy", "train_loss", "batch", "depth", "contributors"}
+
+
+def said(strategy="salf", *changes):
+    return load_run(None, [*SMALL, f"strategy.name={strategy}", *changes])
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_at(row):
+    def report(reported):
+        if reported["round"] == row:
+            raise Killed
+
+    return report
+
+
+@pytest.fixture
+def every_round(monkeypatch):
+    """A checkpoint after every round."""
+    monkeypatch.setattr(simulation, "_CHECKPOINT_SECONDS", -1.0)
+
+
+@pytest.fixture
+def checkpoints_at(monkeypatch):
+    """A checkpoint after the given rounds only."""
+
+    def choose(*rounds):
+        plain = RunWriter.checkpoint
+        monkeypatch.setattr(simulation, "_CHECKPOINT_SECONDS", -1.0)
+        monkeypatch.setattr(
+            RunWriter,
+            "checkpoint",
+            lambda self, round, time, weights: plain(self, round, time, weights) if round in rounds else None,
+        )
+
+    return choose
+
+
+# -- what is recorded
+
+
+@pytest.mark.parametrize("changes", [(), ("training.cohort=4",)], ids=["all", "cohort"])
+def test_rows_are_complete(tmp_path, changes):
+    start(said("salf", *changes), tmp_path / "run")
+    first, *rows = RunRecord.open(tmp_path / "run").rounds
+    assert first.keys() >= {"round", "time", "loss", "accuracy"}
+    assert len(rows) == 8
+    U = 4 if changes else 6
+    for t, row in enumerate(rows, start=1):
+        assert row.keys() == (KEYS | {"devices"} if changes else KEYS)
+        assert row["round"] == t
+        assert len(row["batch"]) == len(row["depth"]) == len(row.get("devices", row["batch"])) == U
+        assert len(row["contributors"]) == 2
+        for l, count in enumerate(row["contributors"], start=1):
+            assert count == sum(z >= 3 - l for z in row["depth"])
+        assert (row["train_loss"] is None) == (max(row["contributors"]) == 0)
+    assert rows[-1]["accuracy"] is not None
+
+
+def test_a_run_says_how_it_came_about_and_its_schedule_can_be_used_again(tmp_path):
+    file = said("adel")
+    start(file, tmp_path / "run")
+    about = RunRecord.open(tmp_path / "run").about
+    assert about["config"] == file.model_dump(mode="json")
+    assert (about["seed"], about["strategy"], about["devices"], about["layers"]) == (0, "adel", 6, ["dense1", "dense2"])
+    assert {"python", "adelfl", "numpy", "torch"} <= about["versions"].keys()
+    schedule = Schedule.from_dict(about["schedule"])
+    for row in RunRecord(tmp_path / "run").rounds[1:]:
+        assert row["batch"] == schedule.batch_sizes(row["round"] - 1).tolist()
+        assert row["deadline"] == pytest.approx(schedule.deadlines[row["round"] - 1], rel=1e-12)
+
+
+def test_a_finished_run_holds_its_model_its_result_and_no_checkpoint(tmp_path, every_round):
+    result = start(said(), tmp_path / "run")
+    assert everything_below(tmp_path / "run") == FINISHED
+    found = RunRecord.open(tmp_path / "run")
+    assert found.result == result
+    assert result.keys() >= {"final_accuracy", "accuracy", "depth", "rounds", "time", "engine"}
+    assert found.weights()["dense1.linear.weight"].shape == (5, 64)
+    depths = [np.mean(row["depth"]) / 2 for row in found.rounds[1:]]
+    assert result["depth"] == pytest.approx(np.mean(depths))
+    assert found.wall_seconds > 0
+
+
+def test_equal_runs_have_equal_bytes(tmp_path):
+    for name in ("one", "two"):
+        start(said("adel"), tmp_path / name)
+    assert kept_bytes(tmp_path / "one") == kept_bytes(tmp_path / "two")
+    assert (tmp_path / "one" / "run.json").read_bytes() == (tmp_path / "two" / "run.json").read_bytes()
+
+
+def test_pandas_reads_the_rounds_in_one_line(tmp_path):
+    pandas = pytest.importorskip("pandas", reason="pandas is not one of our dependencies")
+    start(said(), tmp_path / "run")
+    table = pandas.read_json(tmp_path / "run" / "rounds.jsonl", lines=True)
+    assert KEYS <= set(table.columns)
+    assert table["round"].tolist() == list(range(9))
+
+
+def test_rounds_are_lines_of_json_that_any_reader_takes(tmp_path):
+    start(said("drop", "training.depth=0.1"), tmp_path / "run")
+    for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)  # NaN and Infinity are not JSON
+
+
+def test_a_line_that_is_not_complete_yet_is_left_out(tmp_path):
+    start(said(), tmp_path / "run")
+    path = tmp_path / "run" / "rounds.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert [row["round"] for row in RunRecord(tmp_path / "run").rounds] == list(range(8))
+
+
+# -- interrupted and resumed
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Uninterrupted runs, one per configuration."""
+    root, made = tmp_path_factory.mktemp("whole"), {}
+
+    def find(*words):
+        if words not in made:
+            made[words] = root / str(len(made))
+            start(said(*words), made[words])
+        return kept_bytes(made[words])
+
+    return find
+
+
+@pytest.mark.parametrize("row", range(9))
+def test_a_run_interrupted_after_any_row_ends_with_the_same_bytes(tmp_path, whole, every_round, row):
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        start(said(), folder, kill_at(row))
+    assert not (folder / "result.json").exists()
+    result = resume(folder)
+    assert kept_bytes(folder) == whole("salf")
+    assert result == RunRecord(folder).result
+    assert not (folder / "checkpoint.safetensors").exists()
+
+
+NORMED = ("model.factory=small_worlds:with_batch_norm", "training.batch=4")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("adel",),
+        ("wait", "training.depth=0.9"),
+        ("heterofl",),
+        ("drop", "training.cohort=3"),
+        ("salf", "training.local_iterations=3", "training.momentum=0.5", "training.weight_decay=0.1"),
+        ("salf", *NORMED),
+    ],
+    ids=["adel", "wait", "heterofl", "cohort", "local iterations", "batch norm"],
+)
+def test_every_kind_of_run_resumes(tmp_path, whole, checkpoints_at, words):
+    expected = whole(*words)
+    checkpoints_at(2)
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        start(said(*words), folder, kill_at(4 if words[0] != "wait" else 3))
+    resume(folder)
+    assert kept_bytes(folder) == expected
+
+
+@pytest.mark.parametrize("checkpoints", [(), (3,), (2, 5)], ids=str)
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b'{"round":99,"time"', b'{"round":99}\n', b"\x00\xff\x00\n", b"\n\n", b"x" * 100_000],
+    ids=["nothing", "half a line", "a line", "no text", "empty lines", "much"],
+)
+def test_what_was_written_after_the_checkpoint_is_cut_off(tmp_path, whole, checkpoints_at, checkpoints, garbage):
+    expected = whole("salf")
+    checkpoints_at(*checkpoints)
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        start(said(), folder, kill_at(7))
+    for name in ("rounds.jsonl", "wall.jsonl"):
+        with open(folder / name, "ab") as file:
+            file.write(garbage)
+    resume(folder)
+    assert kept_bytes(folder) == expected
+    wall = [json.loads(line)["round"] for line in (folder / "wall.jsonl").read_text().splitlines()]
+    assert wall == list(range(9))
+
+
+def test_rows_that_were_lost_after_the_checkpoint_are_computed_again(tmp_path, whole, checkpoints_at):
+    expected = whole("salf")
+    checkpoints_at(3)
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        start(said(), folder, kill_at(6))
+    lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_bytes(b"".join(lines[:5]) + lines[5][:9])
+    resume(folder)
+    assert kept_bytes(folder) == expected
+
+
+def test_a_run_may_be_interrupted_again_and_again(tmp_path, whole, checkpoints_at):
+    expected = whole("salf")
+    checkpoints_at(1, 4, 6)
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        start(said(), folder, kill_at(3))
+    for row in (3, 5, 5, 8, 7):
+        with pytest.raises(Killed):
+            resume(folder, kill_at(row))
+    resume(folder)
+    assert kept_bytes(folder) == expected
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "result.json"])
+def test_a_run_killed_while_it_ends_ends_the_same(tmp_path, whole, every_round, monkeypatch, name):
+    expected = whole("salf")
+    plain = record_module.os.replace
+
+    def fails(source, target):
+        if str(target).endswith(name):
+            raise Killed
+        plain(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(record_module.os, "replace", fails)
+        with pytest.raises(Killed):
+            start(said(), tmp_path / "run")
+    assert not (tmp_path / "run" / name).exists()
+    resume(tmp_path / "run")
+    assert kept_bytes(tmp_path / "run") == expected
+    assert everything_below(tmp_path / "run") == FINISHED
+
+
+def test_a_checkpoint_is_the_old_one_or_the_new_one(tmp_path, whole, every_round, monkeypatch):
+    expected = whole("salf")
+    plain, count = record_module.save_file, []
+
+    def half(weights, path, metadata):
+        count.append(path)
+        if len(count) == 4:
+            path.write_bytes(b"half a checkpoint")
+            raise Killed
+        plain(weights, path, metadata=metadata)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(record_module, "save_file", half)
+        with pytest.raises(Killed):
+            start(said(), tmp_path / "run")
+    assert len(count) == 4
+    monkeypatch.setattr(simulation, "_CHECKPOINT_SECONDS", 1e9)
+    resume(tmp_path / "run")
+    assert kept_bytes(tmp_path / "run") == expected
+    assert everything_below(tmp_path / "run") == FINISHED
+
+
+def test_resuming_a_finished_run_leaves_it_alone(tmp_path):
+    result = start(said(), tmp_path / "run")
+    before = {path: (tmp_path / "run" / path).stat().st_mtime_ns for path in everything_below(tmp_path / "run")}
+    assert resume(tmp_path / "run", pytest.fail) == result
+    assert before == {path: (tmp_path / "run" / path).stat().st_mtime_ns for path in everything_below(tmp_path / "run")}
+
+
+# -- one writer
+
+
+def test_a_second_writer_is_refused_and_touches_nothing(tmp_path):
+    folder = tmp_path / "run"
+    with RunWriter.create(folder, {}) as writer:
+        writer.append({"round": 0, "accuracy": 0.5}, 0.0)
+        before = (folder / "rounds.jsonl").read_bytes()
+        assert before
+        with pytest.raises(RunBusyError, match="another process"):
+            RunWriter.reopen(folder)
+        assert (folder / "rounds.jsonl").read_bytes() == before
+        with pytest.raises(ConfigError, match="exists already"):
+            RunWriter.create(folder, {})
+    writer, checkpoint = RunWriter.reopen(folder)
+    writer.close()
+    assert checkpoint is None
+
+
+def test_a_run_that_is_under_way_cannot_be_resumed(tmp_path):
+    folder = tmp_path / "run"
+    busy = []
+
+    def report(row):
+        if row["round"] == 3:
+            with pytest.raises(RunBusyError):
+                resume(folder)
+            busy.append(row)
+
+    start(said(), folder, report)
+    assert len(busy) == 1
+
+
+def test_a_folder_that_exists_is_refused_and_stays_as_it_is(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="exists already"):
+        start(said(), folder)
+    assert everything_below(tmp_path) == ["mine", "mine/notes.txt"]
+
+
+@pytest.mark.parametrize("trouble", [OSError("disk full"), KeyboardInterrupt(), TypeError("not JSON")], ids=repr)
+def test_a_folder_appears_with_its_run_json_or_not_at_all(tmp_path, monkeypatch, trouble):
+    def fails(path, value):
+        path.write_text("{")
+        raise trouble
+
+    monkeypatch.setattr(record_module, "write_json", fails)
+    with pytest.raises(type(trouble)):
+        RunWriter.create(tmp_path / "runs" / "run", {})
+    assert everything_below(tmp_path) == ["runs"]
+
+
+def test_folders_that_a_killed_process_left_half_created_are_no_runs(tmp_path):
+    half = tmp_path / ".run.abc123"
+    half.mkdir()
+    (half / "run.json").write_text("{}")
+    assert find_runs(tmp_path) == []
+
+
+def test_a_job_is_done_once_and_another_configuration_is_not_taken_for_it(tmp_path):
+    file = said()
+    job = Job("salf", 0, file.model_dump_json(), tmp_path / "run")
+    result = run_job(job)
+    assert run_job(job, pytest.fail) == result
+    other = Job("salf", 0, said("salf", "training.batch=3").model_dump_json(), tmp_path / "run")
+    with pytest.raises(ConfigError, match="another configuration"):
+        run_job(other)
+
+
+# -- readers of what is broken
+
+BROKEN = {"half": b"{", "empty": b"", "a list": b"[]", "null": b"null", "no keys": b"{}", "no text": b"\xff\xfe\x00"}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_corrupt_run_is_listed_as_unreadable_and_breaks_nothing(tmp_path, monkeypatch, content):
+    monkeypatch.setenv("COLUMNS", "500")
+    start(said(), tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_bytes(content)
+    listed = typed("list", tmp_path)
+    assert listed.code == 0
+    lines = listed.out.splitlines()
+    assert len(lines) == 3
+    assert "unreadable" in next(line for line in lines if "bad" in line)
+    assert "finished" in next(line for line in lines if "good" in line)
+
+
+@pytest.mark.parametrize("command", ["show", "resume"])
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_corrupt_run_is_one_sentence(tmp_path, command, content):
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    (folder / "run.json").write_bytes(content)
+    answer = typed(command, folder)
+    assert answer.code == 2
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["result.json", "rounds.jsonl"])
+def test_a_run_with_a_corrupt_file_is_listed_as_unreadable(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "500")
+    start(said(), tmp_path / "run")
+    if name == "rounds.jsonl":
+        (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "run" / name).write_bytes(b"what?\n")
+    assert "unreadable" in typed("list", tmp_path).out
+    assert typed("show", tmp_path / "run").code == 2
+
+
+def test_a_folder_that_is_no_run_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="not a run"):
+        RunRecord.open(tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no final model"):
+        RunRecord(tmp_path).weights()

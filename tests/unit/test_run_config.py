@@ -1,0 +1,342 @@
+"""The file of run and compare: defaults, changes, mistakes in one sentence, and what is built of it."""
+
+import numpy as np
+import pytest
+import torch
+from small_worlds import dataset_of
+from torch import nn
+
+from adelfl.config.run import RunFile, build_data, build_experiment, load_run
+from adelfl.data import iid
+from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.learning_rate import ConstantRate, InverseDecay
+from adelfl.runner import default_folder, jobs_of, parse_strategy
+from adelfl.theory.participation import mean_depth
+
+# -- what factories in a user's module look like
+
+
+def small_data():
+    return dataset_of((1, 4, 4))
+
+
+def linear(shape, classes, seed):
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes))
+
+
+def unused(shape, classes, seed):
+    model = linear(shape, classes, seed)
+    model.spare = nn.Parameter(torch.zeros(3))
+    return model
+
+
+def backwards(shape, classes, seed):
+    return nn.Sequential(nn.Flatten(), nn.Linear(7, classes))
+
+
+def dropping(shape, classes, seed):
+    return nn.Sequential(*linear(shape, classes, seed), nn.Dropout(0.5))
+
+
+def frozen(shape, classes, seed):
+    return linear(shape, classes, seed).requires_grad_(False)
+
+
+def nothing(*_):
+    return None
+
+
+# -- defaults
+
+
+def test_without_a_file_it_is_the_embedded_experiment():
+    said = load_run(None)
+    assert (said.data.name, said.model.name, said.model.hidden) == ("digits", "mlp", [32, 16])
+    assert (said.fleet.devices, said.fleet.kind, said.fleet.sigma) == (30, "lognormal", 0.5)
+    assert (said.training.rounds, said.training.depth, said.training.batch) == (100, 0.15, 16)
+    assert said.learning_rate.build() == ConstantRate(0.3)
+
+
+def test_the_budget_makes_the_mean_depth_what_was_asked():
+    for depth in (0.15, 0.6):
+        changes = [f"training.depth={depth}", "fleet.upload=0.05", "strategy.name=drop"]
+        setting = build_experiment(load_run(None, changes)).strategy.setting
+        T, S = setting.uniform_deadline, setting.batch
+        found = mean_depth(setting.layers, T, setting.compute, setting.upload, S)
+        assert found == pytest.approx(depth, rel=1e-9)
+
+
+def test_a_budget_is_taken_as_it_is():
+    setting = build_experiment(load_run(None, ["training.budget=77", "training.rounds=7"])).strategy.setting
+    assert (setting.budget, setting.rounds, setting.uniform_deadline) == (77.0, 7, 11.0)
+
+
+def test_the_seed_decides_weights_fleet_and_partition_and_the_strategy_does_not():
+    def build(strategy, seed):
+        return build_experiment(load_run(None, [f"strategy.name={strategy}", f"training.seed={seed}"]))
+
+    one, other, third = build("salf", 3), build("adel", 3), build("salf", 4)
+    for name, w in one.model.state_dict().items():
+        assert torch.equal(w, other.model.state_dict()[name])
+        assert not torch.equal(w, third.model.state_dict()[name])
+    assert one.partition == other.partition != third.partition
+    assert np.array_equal(one.strategy.setting.compute, other.strategy.setting.compute)
+    assert one.strategy.setting.constants == other.strategy.setting.constants
+    assert one.strategy.setting.constants != third.strategy.setting.constants
+
+
+def test_constants_are_estimated_unless_they_are_given():
+    estimated = build_experiment(load_run(None)).strategy.setting.constants
+    assert len(estimated.G2) == 3
+    assert estimated.sigma2 > 0
+    given = build_experiment(load_run(None, ["constants.sigma2=5.0", "constants.G2=2.0"])).strategy.setting.constants
+    assert (given.sigma2, given.G2) == (5.0, 2.0)
+
+
+# -- files and changes
+
+
+def test_a_file_is_read_and_changes_take_the_place_of_its_keys(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        """
+        [data]
+        partition = "dirichlet"
+        alpha = 0.3
+        [training]
+        rounds = 7
+        budget = 20.0
+        [learning_rate]
+        schedule = "inverse"
+        initial = 0.2
+        time_scale = 50
+        [strategy]
+        name = "salf"
+        options = { average_over = "all" }
+        [[device]]
+        compute = 12
+        count = 3
+        [[device]]
+        compute = 30.0
+        upload = 0.2
+        """
+    )
+    said = load_run(path, ["training.rounds=9", "model.hidden=[8, 4]", "data.partition=iid"])
+    assert (said.training.rounds, said.training.budget, said.training.depth) == (9, 20.0, None)
+    assert said.model.hidden == [8, 4]
+    assert (said.data.partition, said.data.alpha) == ("iid", 0.3)
+    assert said.learning_rate.build() == InverseDecay(0.2, 50.0)
+    experiment = build_experiment(said)
+    assert experiment.strategy.setting.compute.tolist() == [12.0, 12.0, 12.0, 30.0]
+    assert experiment.strategy.label == "salf (average over all)"
+
+
+def test_a_change_is_toml_or_a_bare_word():
+    changes = ["data.name=digits", 'strategy.name="drop"', "training.seed=5", "fleet.sigma=0", "training.batch = 8"]
+    said = load_run(None, [*changes, "strategy.options.average_over=all"])
+    assert (said.data.name, said.strategy.name, said.training.seed) == ("digits", "drop", 5)
+    assert (said.fleet.sigma, said.training.batch) == (0.0, 8)
+    assert said.strategy.options == {"average_over": "all"}
+
+
+def test_what_a_run_records_of_its_file_builds_it_again():
+    said = load_run(None, ["fleet.compute=12", "constants.sigma2=[1.0, 2.0]", "strategy.options.correction=none"])
+    assert RunFile.model_validate(said.model_dump(mode="json")) == said
+    assert RunFile.model_validate_json(said.model_dump_json()) == said
+
+
+MISTAKES = {
+    "no equals sign": ("training.rounds", "must look like section.key=value"),
+    "no section": ("rounds=5", "must look like section.key=value"),
+    "empty section": (".rounds=5", "must look like section.key=value"),
+    "unknown section": ("trainning.rounds=5", "trainning: unknown key; did you mean 'training'?"),
+    "unknown key": ("training.round=5", "training.round: unknown key; did you mean 'rounds'?"),
+    "key below a key": ("training.rounds.more=5", "training.rounds: must be a whole number"),
+    "not whole": ("training.rounds=1.5", "training.rounds: must be a whole number, not 1.5"),
+    "a word for a number": ("training.rounds=many", "training.rounds: must be a whole number, not 'many'"),
+    "nothing": ("training.rounds=", "training.rounds: must be a whole number, not ''"),
+    "a truth for a number": ("fleet.sigma=true", "fleet.sigma: must be a number"),
+    "a number for a word": ("data.name=3", "data.name: must be a text in quotes, not 3"),
+    "zero": ("training.rounds=0", "training.rounds: must be at least 1"),
+    "negative": ("fleet.compute=-1", "fleet.compute: must be greater than 0"),
+    "nan": ("fleet.compute=nan", "fleet.compute: must be"),
+    "inf": ("training.budget=inf", "training.budget: must be a finite number"),
+    "depth of one": ("training.depth=1.0", "training.depth: "),
+    "depth of zero": ("training.depth=0", "training.depth: must be greater than 0"),
+    "wrong kind": ("fleet.kind=fast", "fleet.kind: must be 'lognormal', 'uniform', 'two-class', 'phones' or 'listed'"),
+    "wrong engine": ("engine.name=quick", "engine.name: must be 'auto', 'fused', 'stacked' or 'loop'"),
+    "wrong norm": ("model.norm=layer", "model.norm: must be 'none', 'group' or 'batch'"),
+    "wrong list": ("model.hidden=5", "model.hidden: must be a list"),
+    "wrong item": ("model.hidden=[5, 'a']", "model.hidden[2]: must be a whole number"),
+    "options": ("strategy.options=3", "strategy.options: "),
+    "momentum of one": ("training.momentum=1.0", "training.momentum: "),
+    "cohort of one": ("training.cohort=1", "training.cohort: must be at least 2"),
+    "one device": ("fleet.devices=1", "fleet.devices: must be at least 2"),
+    "device is no section": ("device.compute=3", "device: must be a list"),
+    "misplaced time scale": ("learning_rate.time_scale=5.0", "learning_rate.time_scale"),
+    "unknown model": ("model.name=mpl", "did you mean 'mlp'?"),
+    "no units": ("model.hidden=[0]", "hidden must be made of whole numbers of at least 1"),
+    "unknown data": ("data.name=imagenet", "there is no data set 'imagenet'"),
+    "unknown strategy": ("strategy.name=sallf", "did you mean 'salf'?"),
+    "unknown option": ("strategy.options.average=all", "strategy.options"),
+    "wrong option": ("strategy.options.average_over=some", "average_over must be one of contributors, all"),
+    "an option of the wrong kind": ("strategy.options.schedule=mine", "schedule"),
+    "model too large for the image": ("model.name=vgg11", "needs at least 32×32"),
+    "no such factory": ("model.factory=no_such_module:model", "model.factory"),
+    "no such function": ("model.factory=test_run_config:missing", "model.factory"),
+    "factory without a function": ("data.factory=test_run_config", "data.factory"),
+    "factory that makes no model": ("model.factory=test_run_config:nothing", "must return an nn.Module, not NoneType"),
+    "factory that makes no data": ("data.factory=test_run_config:nothing", "must return an adelfl.data.Dataset"),
+    "layers that cannot be found": ("model.factory=test_run_config:unused", "'spare' plays no part"),
+    "model that does not run": ("model.factory=test_run_config:backwards", "cannot be run on the example input"),
+    "dropout": ("model.factory=test_run_config:dropping", "dropout with p = 0.5 is not supported"),
+    "all frozen": ("model.factory=test_run_config:frozen", "cannot be trained"),
+    "layers that are not there": ("model.layers=[['dense9']]", "'dense9'"),
+    "layers that leave some out": ("model.layers=[['dense1'], ['dense2']]", "is in no entry"),
+    "cohort larger than the fleet": ("training.cohort=31", "training.cohort: must be at most the fleet's 30"),
+    "no such file": ("fleet.file=none.csv", "none.csv"),
+    "no such partition": ("data.partition_file=none.npz", "none.npz"),
+    "an empty list of devices": ("fleet.kind=listed", "the fleet is empty"),
+    "no data there": ("data.data_dir=/nonexistent", "is not a folder"),
+}
+
+
+@pytest.mark.parametrize(("change", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_sentence_with_its_key(change, sentence):
+    changes = [change]
+    if change.startswith("strategy.options.average"):
+        changes.append("strategy.name=salf")
+    if change.startswith("data.data_dir"):
+        changes.append("data.name=mnist")
+    with pytest.raises(ConfigError) as trouble:
+        build_experiment(load_run(None, changes))
+    assert sentence in str(trouble.value)
+    assert "\n" not in str(trouble.value)
+
+
+def test_budget_and_depth_exclude_each_other(tmp_path):
+    path = tmp_path / "both.toml"
+    path.write_text("[training]\nbudget = 3.0\ndepth = 0.5\n")
+    with pytest.raises(ConfigError, match=r"both\.toml: training: give budget .* or depth .*, not both"):
+        load_run(path)
+
+
+def test_mistakes_in_a_file_name_the_file(tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text("[training]\nrouns = 3\n")
+    with pytest.raises(ConfigError, match=r"bad\.toml: training\.rouns: unknown key; did you mean 'rounds'"):
+        load_run(path)
+    path.write_text("[training\n")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_run(path)
+    path.write_text("training = 3\n")
+    with pytest.raises(ConfigError, match="training: must be a table"):
+        load_run(path)
+    with pytest.raises(ConfigError, match="no such file"):
+        load_run(tmp_path / "none.toml")
+
+
+def test_a_budget_with_no_plan_is_said_by_adel_and_left_to_the_others():
+    changes = ["training.budget=0.01", "fleet.upload=0.001"]
+    with pytest.raises(InfeasibleBudgetError, match="smallest budget"):
+        build_experiment(load_run(None, [*changes, "strategy.name=adel"]))
+    build_experiment(load_run(None, [*changes, "strategy.name=salf"]))
+
+
+# -- fleets, data, models
+
+
+@pytest.mark.parametrize(
+    ("changes", "speeds", "uploads"),
+    [
+        (["fleet.kind=uniform", "fleet.low=5.0", "fleet.high=6.0"], (5.0, 6.0), (0.0, 0.0)),
+        (["fleet.kind=two-class", "fleet.compute=40.0", "fleet.slow=4.0", "fleet.slow_share=0.5"], (4, 40), (0, 0)),
+        (["fleet.sigma=0.0", "fleet.compute=9.0", "fleet.upload=0.3"], (9.0, 9.0), (0.3, 0.3)),
+        (["fleet.kind=phones"], (1e-9, 1e9), (1e-9, 10.0)),
+    ],
+    ids=["uniform", "two classes", "lognormal", "phones"],
+)
+def test_fleets_are_of_their_kind(changes, speeds, uploads):
+    setting = build_experiment(load_run(None, ["fleet.devices=12", "strategy.name=drop", *changes])).strategy.setting
+    assert setting.devices == 12
+    assert speeds[0] <= setting.compute.min() <= setting.compute.max() <= speeds[1]
+    assert uploads[0] <= setting.upload.min() <= setting.upload.max() <= uploads[1]
+    if "slow" in str(changes):
+        assert (setting.compute == 4.0).sum() == 6
+
+
+def test_a_fleet_may_come_from_a_csv_file(tmp_path):
+    (tmp_path / "fleet.csv").write_text("compute,upload,count\n10,0.1,3\n20,0,2\n")
+    setting = build_experiment(load_run(None, [f"fleet.file='{tmp_path / 'fleet.csv'}'"])).strategy.setting
+    assert setting.compute.tolist() == [10, 10, 10, 20, 20]
+    assert setting.upload.tolist() == [0.1, 0.1, 0.1, 0, 0]
+
+
+def test_a_partition_can_be_saved_and_used_again(tmp_path):
+    dirichlet = load_run(None, ["data.partition=dirichlet", "data.alpha=0.2"])
+    _, held = build_data(dirichlet)
+    held.save(tmp_path / "held.npz")
+    again = load_run(None, [f"data.partition_file='{tmp_path / 'held.npz'}'", "training.seed=9"])
+    assert build_experiment(again).partition == held == build_experiment(dirichlet).partition
+
+
+def test_a_partition_that_does_not_fit_is_refused(tmp_path):
+    y = build_data(load_run(None))[0].y_train
+    for name, held in {"devices": iid(y, 7, 0), "samples": iid(np.zeros(9000, dtype=int), 30, 0)}.items():
+        path = tmp_path / f"{name}.npz"
+        held.save(path)
+        with pytest.raises(ConfigError, match=name):
+            build_experiment(load_run(None, [f"data.partition_file='{path}'"]))
+
+
+def test_a_users_own_data_and_model_are_found_by_import_path():
+    changes = ["data.factory=test_run_config:small_data", "model.factory=test_run_config:linear"]
+    experiment = build_experiment(load_run(None, [*changes, "fleet.devices=4", "training.batch=8"]))
+    assert experiment.dataset is small_data()
+    assert len(experiment.layers) == 1
+    assert experiment.partition.sizes.min() >= 8
+
+
+def test_each_device_holds_at_least_a_batch_where_there_is_enough():
+    experiment = build_experiment(load_run(None, ["data.partition=dirichlet", "data.alpha=0.1", "strategy.name=drop"]))
+    assert experiment.partition.sizes.min() >= 16
+
+
+def test_layers_can_be_given():
+    changes = ["model.layers=[['dense1', 'dense2'], ['dense3']]"]
+    experiment = build_experiment(load_run(None, changes))
+    assert [len(layer.parameters) for layer in experiment.layers] == [4, 2]
+    assert experiment.strategy.setting.layers == 2
+
+
+# -- comparisons
+
+
+def test_strategies_are_named_with_their_options():
+    assert parse_strategy(" salf ") == ("salf", {})
+    assert parse_strategy("salf[average_over=all]") == ("salf", {"average_over": "all"})
+    assert parse_strategy("a.b:C[x=1; y = two]") == ("a.b:C", {"x": "1", "y": "two"})
+    for wrong in ("", "[x=1]", "salf[", "salf[x]", "salf[x=1]y"):
+        with pytest.raises(ConfigError, match="must look like"):
+            parse_strategy(wrong)
+
+
+def test_jobs_differ_in_strategy_seed_and_folder_only(tmp_path):
+    said = load_run(None)
+    jobs = jobs_of(said, ["adel", "salf[average_over=all]", "salf"], 2, 5, tmp_path)
+    assert [(job.strategy, job.seed) for job in jobs[:3]] == [
+        ("adel", 5),
+        ("salf[average_over=all]", 5),
+        ("salf", 5),
+    ]
+    assert len({job.folder for job in jobs}) == 6
+    for job in jobs:
+        file = RunFile.model_validate_json(job.config)
+        assert file.training.seed == job.seed
+        assert file.model_copy(update={"strategy": said.strategy, "training": said.training}) == said
+
+
+def test_the_same_experiment_has_the_same_folder_and_another_has_another(tmp_path):
+    one, again = load_run(None), load_run(None, ["training.seed=3", "strategy.name=drop"])
+    other = load_run(None, ["training.rounds=99"])
+    assert default_folder(one, tmp_path) == default_folder(again, tmp_path) != default_folder(other, tmp_path)

@@ -1,0 +1,334 @@
+"""Rounds on a virtual clock: the budget holds, luck is shared, and Algorithm 1 is what runs."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import gammaincc
+from scipy.stats import poisson
+from small_worlds import (
+    EVERY_STRATEGY,
+    dataset_of,
+    experiment_of,
+    furthest,
+    run,
+    same_bits,
+    setting_of,
+)
+from torch.nn import functional
+
+from adelfl.data import iid
+from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.fleet import Fleet
+from adelfl.latency import Exponential
+from adelfl.record import RunRecord, RunWriter
+from adelfl.simulation import TrainingError, simulate
+from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
+from adelfl.strategies import Orders, find_strategy
+from adelfl.summary import FINAL_MOMENTS
+from adelfl.theory.participation import delivery, expected_depth
+
+# -- time
+
+
+@st.composite
+def fleets_and_budgets(draw):
+    U = draw(st.integers(2, 6))
+    speeds = draw(st.lists(st.floats(2.0, 200.0), min_size=U, max_size=U))
+    uploads = draw(st.lists(st.floats(0.0, 2.0), min_size=U, max_size=U))
+    rounds, budget = draw(st.integers(1, 7)), draw(st.floats(0.1, 50.0))
+    cohort = draw(st.one_of(st.none(), st.integers(2, U)))
+    return Fleet.of(speeds, uploads), rounds, budget, cohort
+
+
+@pytest.mark.parametrize("words", EVERY_STRATEGY)
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(world=fleets_and_budgets(), iterations=st.integers(1, 2), seed=st.integers(0, 9))
+def test_virtual_time_never_exceeds_the_budget(words, world, iterations, seed):
+    fleet, rounds, budget, cohort = world
+    shape = {"rounds": rounds, "budget": budget, "cohort": cohort, "local_iterations": iterations}
+    setting = setting_of(3, fleet=fleet, rate=0.01, **shape)
+    try:
+        memory = run(experiment_of(words, setting=setting, seed=seed))
+    except InfeasibleBudgetError:
+        assert words == "adel"
+        return
+    first, *rows = memory.rows
+    assert (first["round"], first["time"]) == (0, 0.0)
+    times = np.array([row["time"] for row in rows])
+    assert np.all(times <= budget * (1 + 1e-9))
+    assert np.allclose(np.cumsum([row["deadline"] for row in rows]), times, rtol=1e-12)
+    assert [row["round"] for row in rows] == list(range(1, len(rows) + 1))
+    # Only waiting may leave rounds undone; a plan that fits is carried out to its end.
+    assert len(rows) == memory.result["rounds"] <= rounds
+    assert words == "wait" or len(rows) == rounds
+    assert memory.result["time"] == (times[-1] if rows else 0.0)
+    assert 0.0 <= memory.result["depth"] <= 1.0
+
+
+def test_a_round_without_deadline_ends_with_its_slowest_device():
+    setting = setting_of(3, local_iterations=2)
+    devices, batch = np.arange(5), np.array([4, 0, 2, 8, 1])
+    spy = Spy()
+    progress, length = draw_progress(setting, spy, 0, 3, devices, Orders(np.inf, batch))
+    takes = (spy.unit[-1] * (batch / setting.compute)[:, None]).sum(axis=1) + setting.upload
+    assert length == pytest.approx(takes[batch > 0].max())
+    assert np.array_equal(progress.z, np.where(batch > 0, 6, 0))
+
+
+def test_accuracy_is_measured_evenly_over_the_budget_and_at_the_end():
+    memory = run(experiment_of("salf", rounds=24, evaluations=6))
+    measured = [row["round"] for row in memory.rows if row["accuracy"] is not None]
+    assert measured == [0, 4, 8, 12, 16, 20, 24]
+    assert memory.result["accuracy"]["50%"] == memory.rows[12]["accuracy"]
+    assert memory.result["accuracy"]["100%"] == memory.rows[24]["accuracy"]
+    for row in memory.rows:
+        assert (row["loss"] is None) == (row["accuracy"] is None)
+
+
+def test_the_final_accuracy_is_the_mean_of_what_was_known_at_the_last_moments():
+    memory = run(experiment_of("salf", rounds=50, evaluations=50))
+    known = [memory.rows[round(50 * share)]["accuracy"] for share in FINAL_MOMENTS]
+    assert memory.result["final_accuracy"] == pytest.approx(np.mean(known))
+
+
+# -- luck
+
+
+class Spy(Exponential):
+    """Remembers the draws of layer times, in units of their means."""
+
+    def __init__(self):
+        self.unit = []
+
+    def layer_times(self, rng, mean, steps):
+        self.unit.append(rng.standard_exponential((mean.size, steps)))
+        return mean[:, None] * self.unit[-1]
+
+
+def test_all_strategies_meet_the_same_device_times_and_the_same_cohorts():
+    fleet = Fleet.lognormal(40, compute=20.0, sigma=0.5, seed=0)
+    setting = setting_of(3, fleet=fleet, cohort=6, rounds=8, depth=0.7, rate=0.01)
+    times, cohorts, batches = {}, {}, {}
+    for words in EVERY_STRATEGY:
+        experiment = replace(experiment_of(words, setting=setting), latency=Spy())
+        rows = run(experiment).rows[1:]
+        times[words] = experiment.latency.unit
+        cohorts[words] = [row["devices"] for row in rows]
+        batches[words] = [row["batch"] for row in rows]
+    for words in EVERY_STRATEGY:
+        done = len(cohorts[words])
+        assert done == 8 or words == "wait"
+        assert cohorts[words] == cohorts["salf"][:done]
+        assert all(np.array_equal(a, b) for a, b in zip(times[words], times["salf"], strict=False))
+    assert batches["adel"] != batches["salf"]
+
+
+def test_the_same_strategy_on_another_seed_meets_other_luck():
+    one, again, other = (run(experiment_of("salf", seed=seed)) for seed in (1, 1, 2))
+    assert same_bits(one.weights, again.weights)
+    assert one.rows == again.rows
+    assert [row["depth"] for row in one.rows[1:]] != [row["depth"] for row in other.rows[1:]]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 9), min_size=4, max_size=4), st.lists(st.integers(0, 9), min_size=4, max_size=4))
+def test_a_larger_batch_extends_a_smaller_one(small, extra):
+    y = dataset_of((1, 4, 4)).y_train
+    partition = iid(y, 7, 0)
+    devices = np.array([0, 2, 5, 6])
+    small = np.array(small)
+    large = small + extra
+    for one, other in zip(
+        draw_rows(partition, 3, 8, devices, small, 2), draw_rows(partition, 3, 8, devices, large, 2), strict=True
+    ):
+        assert (one.size, other.size) == (small.sum(), large.sum())
+        for u in range(4):
+            mine = one[small[:u].sum() : small[: u + 1].sum()]
+            longer = other[large[:u].sum() : large[: u + 1].sum()]
+            assert np.array_equal(longer[: small[u]], mine)
+            assert np.isin(longer, partition[devices[u]]).all()
+
+
+def test_samples_are_drawn_evenly_and_with_replacement():
+    partition = iid(np.zeros(24, dtype=int), 3, 0)
+    drawn = np.concatenate([draw_rows(partition, 0, t, np.array([1]), np.array([16]), 1)[0] for t in range(500)])
+    counts = np.array([(drawn == sample).sum() for sample in partition[1]])
+    assert counts.sum() == 8000
+    # Each of 8 samples is binomial(8000, 1/8): standard deviation 29.6.
+    assert np.all(np.abs(counts - 1000) < 4 * 29.6)
+
+
+def test_cohorts_are_distinct_devices_of_the_whole_fleet_drawn_evenly():
+    setting = setting_of(3, fleet=Fleet.of(20.0, 0.0, 40), cohort=10)
+    drawn = [draw_cohort(setting, 0, t) for t in range(2000)]
+    assert all(np.all(np.diff(devices) > 0) for devices in drawn)
+    counts = np.bincount(np.concatenate(drawn), minlength=40)
+    # Each device is in a cohort with probability 1/4: 500 ± 19.4 times.
+    assert np.all(np.abs(counts - 500) < 4 * 19.4)
+    assert np.array_equal(draw_cohort(setting_of(3), 0, 5), np.arange(5))
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_device_times_follow_the_latency_model(iterations):
+    setting = setting_of(4, depth=0.5, local_iterations=iterations)
+    devices, n = np.arange(5), 3000
+    T = setting.uniform_deadline
+    orders = Orders(T, np.array([4, 4, 2, 9, 1]))
+    z, by_layer = np.zeros((n, 5)), np.zeros((n, 5, 4))
+    for t in range(n):
+        progress, length = draw_progress(setting, Exponential(), 0, t, devices, orders)
+        assert length == T
+        z[t], by_layer[t] = progress.z, progress.delivered
+    rate = setting.compute * (T - setting.upload) / orders.batch
+    assert np.allclose(progress.rate, rate)
+    expected = expected_depth(4 * iterations, rate)
+    k = np.arange(4 * iterations)[:, None]  # the standard deviation of min(z, E·L) for Poisson z
+    square = (2 * k + 1) * poisson.sf(k, rate)
+    error = np.sqrt((square.sum(axis=0) - expected**2) / n)
+    assert np.all(np.abs(z.mean(axis=0) - expected) < 4 * error)
+    delivered = delivery(4, rate)
+    error = np.sqrt(delivered * (1 - delivered) / n)
+    # Where a layer is all but certain, one miss in n rounds is no wonder.
+    assert np.all(np.abs(by_layer.mean(axis=0) - delivered) < 4.5 * error + 1 / n)
+
+
+def test_a_narrower_submodel_is_quicker_by_the_square_of_its_width():
+    setting = setting_of(3, depth=0.3)
+    devices = np.arange(5)
+    wide, _ = draw_progress(setting, Exponential(), 0, 0, devices, Orders(0.5, np.full(5, 4)))
+    orders = Orders(0.5, np.full(5, 16), width=np.full(5, 0.5))
+    narrow, _ = draw_progress(setting, Exponential(), 0, 0, devices, orders)
+    assert np.array_equal(wide.z, narrow.z)
+    assert np.allclose(wide.rate, narrow.rate)
+
+
+# -- large fleets
+
+
+@pytest.mark.parametrize("strategy", ["adel", "salf"])
+def test_a_cohort_of_30_out_of_100_000_devices_runs_and_the_plan_covers_the_fleet(strategy):
+    fleet = Fleet.lognormal(100_000, compute=20.0, sigma=0.5, seed=0)
+    setting = setting_of(3, fleet=fleet, cohort=30, rounds=5, depth=0.4)
+    memory = run(experiment_of(strategy, setting=setting))
+    assert memory.result["rounds"] == 5
+    seen = [row["devices"] for row in memory.rows[1:]]
+    assert all(len(set(devices)) == 30 for devices in seen)
+    assert max(map(max, seen)) > 50_000
+    if strategy == "adel":
+        schedule = find_strategy("adel")(setting).schedule
+        assert schedule.fleet.size == 100_000
+        assert schedule.cohort == 30
+        assert schedule.batch_sizes(0).shape == (100_000,)
+        for row in memory.rows[1:]:
+            assert row["batch"] == schedule.batch_sizes(row["round"] - 1)[row["devices"]].tolist()
+
+
+# -- Algorithm 1 by hand
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_partial_iterations_follow_the_rule_of_the_specification(momentum):
+    """A layer's update is the sum of the steps that it completed, and it counts as delivered from the first."""
+    E, L, decay = 3, 3, 0.1
+    setting = setting_of(L, local_iterations=E, depth=0.5, rounds=5)
+    experiment = experiment_of("salf", setting=setting, weight_decay=decay, momentum=momentum)
+    memory = run(experiment)
+    depths = np.array([row["depth"] for row in memory.rows[1:]])
+    assert ((depths > 0) & (depths < E * L) & (depths % L != 0)).any()
+
+    data = experiment.dataset
+    x, y = torch.from_numpy(data.x_train).double().flatten(1), torch.from_numpy(data.y_train)
+    start = experiment.model.state_dict()
+    w = [
+        [start[f"dense{l}.linear.weight"].double().clone(), start[f"dense{l}.linear.bias"].double().clone()]
+        for l in (1, 2, 3)
+    ]
+    devices, S, T = np.arange(5), setting.batch, setting.budget / setting.rounds
+    for t in range(setting.rounds):
+        orders = Orders(T, np.full(5, S))
+        progress, _ = draw_progress(setting, Exponential(), experiment.seed, t, devices, orders)
+        rows = draw_rows(experiment.partition, experiment.seed, t, devices, orders.batch, E)
+        update = {}
+        for u in devices:
+            local = [[p.clone() for p in pair] for pair in w]
+            velocity = [[torch.zeros_like(p) for p in pair] for pair in w]
+            left = progress.z[u]
+            for e in range(E):
+                mine = rows[e][S * u : S * (u + 1)]
+                flat = [p.clone().requires_grad_() for pair in local for p in pair]
+                h = x[mine]
+                for l in range(L):
+                    h = functional.linear(h, flat[2 * l], flat[2 * l + 1])
+                    h = torch.relu(h) if l < L - 1 else h
+                grads = torch.autograd.grad(functional.cross_entropy(h, y[mine]), flat)
+                for l in (3, 2, 1):  # backpropagation, until time is up
+                    if left == 0:
+                        break
+                    left -= 1
+                    for k in (0, 1):
+                        g = grads[2 * (l - 1) + k] + decay * local[l - 1][k]
+                        velocity[l - 1][k] = momentum * velocity[l - 1][k] + g
+                        local[l - 1][k] = local[l - 1][k] - 0.05 * velocity[l - 1][k]
+            update[u] = local
+        rate = setting.compute * (T - setting.upload) / S
+        for l in (1, 2, 3):
+            contributors = [u for u in devices if progress.z[u] >= L + 1 - l]
+            p = np.prod(gammaincc(L + 1 - l, rate))
+            if contributors:
+                for k in (0, 1):
+                    mean = sum(update[u][l - 1][k] for u in contributors) / len(contributors)
+                    w[l - 1][k] = (mean - p * w[l - 1][k]) / (1 - p)  # eq. (5)
+    expected = {
+        f"dense{l}.linear.{kind}": w[l - 1][k].numpy() for l in (1, 2, 3) for k, kind in enumerate(("weight", "bias"))
+    }
+    assert furthest(memory.weights, expected) < 1e-5
+
+
+# -- when training breaks down
+
+
+@pytest.mark.parametrize("engine", ["fused", "stacked", "loop"])
+@pytest.mark.parametrize("strategy", ["salf", "wait", "heterofl"])
+def test_training_that_breaks_down_is_one_sentence_and_finished_rows_stay(strategy, engine, tmp_path):
+    experiment = experiment_of(strategy, engine=engine, rate=1e18, depth=0.95, rounds=12, evaluations=1)
+    folder = tmp_path / "run"
+    with RunWriter.create(folder, {}) as writer, pytest.raises(TrainingError) as trouble:
+        simulate(experiment, writer)
+    sentence = str(trouble.value)
+    assert "lower the learning rate" in sentence
+    assert "\n" not in sentence
+    rows = RunRecord(folder).rounds
+    assert [row["round"] for row in rows] == list(range(len(rows)))
+    assert rows[0]["accuracy"] is not None
+    assert all(row["train_loss"] is None or np.isfinite(row["train_loss"]) for row in rows[1:])
+    assert not (folder / "result.json").exists()
+    assert not (folder / "model.safetensors").exists()
+    # Rows are JSON that others can read: there is no NaN in JSON.
+    for line in (folder / "rounds.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+
+
+def test_a_partition_or_layers_of_another_size_are_refused():
+    experiment = experiment_of("salf")
+    with pytest.raises(ConfigError, match="partition has 4 devices, the fleet 5"):
+        replace(experiment, partition=iid(experiment.dataset.y_train, 4, 0))
+    with pytest.raises(ConfigError, match="layers"):
+        replace(experiment, layers=experiment.layers[1:])
+
+
+def test_a_partition_of_another_data_set_is_refused():
+    experiment = experiment_of("salf")
+    with pytest.raises(ConfigError, match="samples"):
+        replace(experiment, partition=iid(np.zeros(5000, dtype=int), 5, 0))
+
+
+def test_every_row_is_reported_as_it_is_kept():
+    seen = []
+    result = simulate(experiment_of("salf"), report=seen.append)
+    assert [row["round"] for row in seen] == list(range(11))
+    assert result["rounds"] == 10
