@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,17 +38,27 @@ class RunBusyError(AdelError):
     """Another process is writing this run."""
 
 
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file beside ``path`` that takes its place if all goes well, and goes if not."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def write_json(path: Path, value: object) -> None:
     """Write JSON so that readers see the old file or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    with _replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def _write_weights(path: Path, weights: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    save_file({name: np.ascontiguousarray(w) for name, w in weights.items()}, temporary, metadata=metadata)
-    os.replace(temporary, path)
+    with _replacing(path) as temporary:
+        save_file({name: np.ascontiguousarray(w) for name, w in weights.items()}, temporary, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -83,9 +93,11 @@ class RunWriter:
             write_json(temporary / "run.json", about)
             temporary.chmod(0o755)
             temporary.rename(folder)
-        except OSError as trouble:
+        except BaseException as trouble:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise ConfigError(f"{folder}: cannot be written ({trouble.strerror})") from None
+            if isinstance(trouble, OSError):
+                raise ConfigError(f"{folder}: cannot be written ({trouble.strerror or trouble})") from None
+            raise
         return cls(folder)
 
     @classmethod
@@ -146,7 +158,11 @@ class RunWriter:
         self.flush()
         _write_weights(self.folder / "model.safetensors", weights, {})
         write_json(self.folder / "result.json", result)
-        (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        for name in (
+            "checkpoint.safetensors",
+            ".checkpoint.safetensors.tmp",
+        ):  # the second: of a writer that was killed
+            (self.folder / name).unlink(missing_ok=True)
 
     def fail(self, sentence: str) -> None:
         """Note why the run could not go on; :meth:`reopen` forgets it."""
@@ -234,10 +250,15 @@ class RunRecord:
         return list(self._rows("rounds.jsonl"))
 
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:
-        with suppress(FileNotFoundError), open(self.folder / name, encoding="utf-8") as file:
-            for line in file:
-                if line.endswith("\n"):
-                    yield json.loads(line)
+        try:
+            with open(self.folder / name, encoding="utf-8") as file:
+                for line in file:
+                    if line.endswith("\n"):
+                        yield json.loads(line)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as trouble:
+            raise ConfigError(f"{self.folder}: {name} cannot be read ({trouble})") from None
 
     @property
     def evaluations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -18,7 +18,10 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from adelfl.config.run import RunFile, build_experiment, parse_value
+from adelfl.config.sections import first_mistake
 from adelfl.errors import AdelError, ConfigError
 from adelfl.record import Checkpoint, RunRecord, RunWriter
 
@@ -89,7 +92,10 @@ def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None)
     record = RunRecord.open(folder)
     if record.result is not None:
         return record.result
-    said = RunFile.model_validate(record.about["config"])
+    try:
+        said = RunFile.model_validate(record.about["config"])
+    except ValidationError as trouble:
+        raise ConfigError(f"{folder}: run.json, config.{first_mistake(RunFile, trouble)}") from None
     experiment = build_experiment(said)
     now = json.loads(json.dumps(describe(said, experiment)))
     for key, value in now.items():

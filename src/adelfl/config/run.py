@@ -192,6 +192,10 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
         _set(values, change)
     _make_absolute(values)
     training = values.setdefault("training", {})
+    # The two ways to say how much time there is take each other's place.
+    named = {change.partition("=")[0].strip() for change in changes} & {"training.depth", "training.budget"}
+    if isinstance(training, dict) and len(named) == 1:
+        training.pop({"training.depth": "budget", "training.budget": "depth"}[named.pop()], None)
     if isinstance(training, dict) and not {"budget", "depth"} & training.keys():
         training["depth"] = 0.15
     where = f"{path}: " if path is not None else ""
@@ -237,10 +241,6 @@ def _set(values: dict[str, Any], change: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"--set {change}: {part} is not a section")
     inner[path[-1]] = parse_value(word)
-    # The two ways to say how much time there is take each other's place.
-    other = {"training.depth": "budget", "training.budget": "depth"}.get(".".join(path))
-    if other is not None:
-        inner.pop(other, None)
 
 
 @lru_cache(maxsize=2)
@@ -297,8 +297,6 @@ def build_experiment(said: RunFile) -> Experiment:
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     kind = find_strategy(said.strategy.name)
-    if unfinished := sorted(getattr(kind, "__abstractmethods__", ())):
-        raise ConfigError(f"strategy {said.strategy.name!r} does not define {', '.join(unfinished)}")
     try:
         inspect.signature(kind).bind(setting, **said.strategy.options)
     except TypeError as trouble:
@@ -344,7 +342,13 @@ def _partition(said: DataSection, dataset: Dataset, devices: int, batch: int, se
     from adelfl.data import Partition, dirichlet, iid
 
     if said.partition_file is not None:
-        return Partition.load(said.partition_file)
+        found = Partition.load(said.partition_file)
+        if (len(found), found.samples) != (devices, dataset.y_train.size):
+            raise ConfigError(
+                f"data.partition_file: {said.partition_file} deals {found.samples} samples to {len(found)} devices; "
+                f"here are {dataset.y_train.size} samples and {devices} devices"
+            )
+        return found
     # Each device at least one batch; a fleet too large for that shares samples.
     least = min(batch, dataset.y_train.size)
     if said.partition == "iid":

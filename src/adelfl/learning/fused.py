@@ -34,11 +34,11 @@ _CHUNK_BYTES = 256 << 20  # activations that are kept at once; more rows than fi
 
 def primitives(model: nn.Module) -> list[nn.Module] | None:
     """The model as a flat chain of operations that this engine knows, or None if it is not one."""
-    if not isinstance(model, nn.Sequential):
+    if type(model) is not nn.Sequential:  # a subclass may do something else with its parts
         return None
     chain: list[nn.Module] = []
     for part in model:
-        if isinstance(part, nn.Sequential):
+        if type(part) is nn.Sequential:
             inner = primitives(part)
             if inner is None:
                 return None
@@ -369,7 +369,7 @@ class Fused:
         work = work.only(order)
         total, loss = weighted_gradients(self.walk, self.samples, work)
         for l, layer in enumerate(self.layers):
-            decay = self.weight_decay * float(work.A[:, l].sum())
+            decay = self.weight_decay * float(work.A[:, l] @ work.progress.delivered[:, l])
             for name in layer.parameters:
                 w = self.parameters[name]
                 if decay:

@@ -96,15 +96,20 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
     if not records:
         console.print(f"no runs below {root}")
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("run", "strategy", "seed", "rounds", "accuracy", "state"):
-        table.add_column(title, justify="right" if title in ("seed", "rounds", "accuracy") else "left")
+    rows: list[tuple[str, ...]] = [("run", "strategy", "seed", "rounds", "accuracy", "state")]
     for record in records:
         try:
-            table.add_row(escape(str(record.folder)), *_line(record))
+            rows.append((escape(str(record.folder)), *_line(record)))
         except (AdelError, KeyError, TypeError, ValueError) as trouble:
-            table.add_row(escape(str(record.folder)), "", "", "", "", f"[red]unreadable: {escape(str(trouble))}[/red]")
-    console.print(table)
+            rows.append((escape(str(record.folder)), "", "", "", "", f"[red]unreadable: {escape(str(trouble))}[/red]"))
+    # Not a rich table: it would cut long names, and they are there to be copied.
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    for number, row in enumerate(rows):
+        cells = [
+            cell.rjust(w) if i in (2, 3, 4) else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=False))
+        ]
+        console.print("  ".join([*cells, row[5]]), soft_wrap=True, style="bold" if number == 0 else None)
 
 
 def _line(record: RunRecord) -> tuple[str, str, str, str, str]:

@@ -204,10 +204,17 @@ class _Run:
             return None
         devices = draw_cohort(s, e.seed, t)
         orders = e.strategy.orders(t, devices)
+        if np.shape(orders.batch) != devices.shape:
+            what = f"batch sizes of shape {np.shape(orders.batch)} for {devices.size} devices"
+            raise ConfigError(f"strategy {e.strategy.name!r}: orders gave {what}")
         progress, length = draw_progress(s, e.latency, e.seed, t, devices, orders)
         if now + length > s.budget * (1 + 1e-9):
             return None
-        return _Round(t, devices, orders, progress, e.strategy.weights(t, progress), now, now + length)
+        A = e.strategy.weights(t, progress)
+        if np.shape(A) != (devices.size, s.layers):
+            wanted = f"({devices.size}, {s.layers}), devices by layers"
+            raise ConfigError(f"strategy {e.strategy.name!r}: weights must have shape {wanted}, not {np.shape(A)}")
+        return _Round(t, devices, orders, progress, A, now, now + length)
 
     def _train(self, r: _Round) -> float | None:
         """Do the round's local work and merge it; the mean loss of those who contributed, if anybody did."""

@@ -46,5 +46,9 @@ def find_strategy(name: str) -> type[Strategy]:
     found = import_object("strategy", path)
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise ConfigError(f"strategy {name!r} is not a subclass of adelfl.strategies.Strategy")
+    if unfinished := sorted(found.__abstractmethods__):
+        raise ConfigError(f"strategy {name!r} is abstract: it does not define {', '.join(unfinished)}")
+    if not isinstance(getattr(found, "name", None), str):
+        raise ConfigError(f'strategy {name!r} has no name: give its class an attribute name = "..."')
     strategy: type[Strategy] = found
     return strategy
