@@ -1,7 +1,7 @@
 """Train federated models before a deadline.
 
 ``adelfl.plan(problem)`` turns a fleet and a time budget into a deadline for every round and a batch size for every
-device. Names below are loaded when they are first used, so that ``import adelfl`` costs nothing.
+device; ``adelfl.simulate(experiment)`` trains on a virtual clock. Names below are loaded when they are first used, so that ``import adelfl`` costs nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from adelfl.config.run import build_experiment as build_experiment
+    from adelfl.config.run import load_run as load_run
+    from adelfl.data import Dataset as Dataset
+    from adelfl.data import load_dataset as load_dataset
     from adelfl.errors import AdelError as AdelError
     from adelfl.errors import ConfigError as ConfigError
     from adelfl.errors import InfeasibleBudgetError as InfeasibleBudgetError
@@ -21,7 +25,11 @@ if TYPE_CHECKING:
     from adelfl.planner import Problem as Problem
     from adelfl.planner import Solution as Solution
     from adelfl.planner import plan as plan
+    from adelfl.record import RunRecord as RunRecord
     from adelfl.schedule import Schedule as Schedule
+    from adelfl.simulation import Experiment as Experiment
+    from adelfl.simulation import simulate as simulate
+    from adelfl.strategies import Strategy as Strategy
 
 __version__ = "0.1.0"
 
@@ -38,6 +46,14 @@ _HOME = {
     "Solution": "adelfl.planner",
     "plan": "adelfl.planner",
     "Schedule": "adelfl.schedule",
+    "build_experiment": "adelfl.config.run",
+    "load_run": "adelfl.config.run",
+    "Dataset": "adelfl.data",
+    "load_dataset": "adelfl.data",
+    "RunRecord": "adelfl.record",
+    "Experiment": "adelfl.simulation",
+    "simulate": "adelfl.simulation",
+    "Strategy": "adelfl.strategies",
 }
 
 __all__ = ["__version__", *_HOME]

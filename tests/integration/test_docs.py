@@ -27,6 +27,14 @@ def test_the_readme_goes_from_a_fleet_to_a_plan(capsys):
     assert len(said.splitlines()) == 3
 
 
+def test_the_simulator_runs_from_python_as_shown(capsys):
+    (_, code) = blocks("docs/simulator.md", "python")
+    exec(compile(code, "docs/simulator.md", "exec"), {})
+    accuracy, depth = map(float, capsys.readouterr().out.split())
+    assert 0 < accuracy < 1
+    assert 0.05 < depth < 0.3
+
+
 def test_the_strategy_in_the_docs_is_the_example_and_is_short():
     (code,) = blocks("docs/strategies.md", "python")
     assert code == (REPO / "examples" / "fitted_batch.py").read_text(encoding="utf-8")
