@@ -2,6 +2,7 @@
 
     python bench/planner.py            # about a minute and a half
     python bench/planner.py --quick    # without finite differences
+    python bench/planner.py --stress 3000   # random problems: does the exact solver ever give up, or lose?
 
 Every time is the median over repeats in this process; the solvers take turns, so that a noisy machine hits all.
 """
@@ -14,9 +15,10 @@ import sys
 
 import numpy as np
 
-from adelfl import Fleet, Problem, plan
+from adelfl import ConstantRate, Constants, Fleet, InverseDecay, Problem, plan
 from adelfl.clock import monotonic
 from adelfl.planner import exact, trust_region
+from adelfl.planner.admit import needed_deadlines
 from adelfl.planner.grouping import exact_cost, merge_equal
 from adelfl.theory import bound
 
@@ -71,14 +73,41 @@ def a_million() -> bool:
     seconds = statistics.median(p.seconds for p in plans)
     print("\nR = 1,000, U = 1,000,000 (all different), L = 19")
     print(f"plan(): {seconds:.2f} s (to reach: 2); relative error of grouping {plans[0].grouping_error:.1e}")
-    print(f"deadlines {plans[0].schedule.deadlines[0]:.2f} to {plans[0].schedule.deadlines[-1]:.2f} s, m {plans[0].m:.3f}")
+    print(
+        f"deadlines {plans[0].schedule.deadlines[0]:.2f} to {plans[0].schedule.deadlines[-1]:.2f} s, m {plans[0].m:.3f}"
+    )
     return seconds <= 2.0
+
+
+def stress(problems: int) -> bool:
+    rng = np.random.default_rng(SEED)
+    gave_up = lost = 0
+    for _ in range(problems):
+        groups, layers = int(rng.integers(1, 12)), int(rng.integers(1, 51))
+        rounds, unit = int(rng.choice([1, 2, 5, 20, 100])), 10 ** rng.uniform(-3, 3)
+        upload = 10 ** rng.uniform(-4, 1.5, groups) * unit * (rng.random() > 0.3)
+        count = np.maximum(2, 10 ** rng.uniform(0.4, rng.choice([1, 3, 5]), groups)).astype(int)
+        fleet = Fleet.of(10 ** rng.uniform(-1, 3, groups) / unit, upload, count)
+        rate = (
+            ConstantRate(0.1) if rng.random() < 0.2 else InverseDecay(10 ** rng.uniform(-2, 0), 10 ** rng.uniform(0, 2))
+        )
+        constants = Constants(10 ** rng.uniform(-3, 4), 10 ** rng.uniform(-3, 3), 10 ** rng.uniform(-4, -0.2))
+        problem = Problem(fleet, layers, rounds, 1.0, rate, constants)
+        slack = rng.choice([1 + 1e-5, 1.001, 1.05, 1.5, 3, 10, 1000])
+        solution = plan(problem.with_budget(slack * rounds * needed_deadlines(problem, fleet.size).max()))
+        gave_up += solution.method != "exact"
+        lost += solution.excess > solution.uniform.excess * (1 + 1e-9)
+    print(f"{problems} random problems: gave up {gave_up} times, worse than the best uniform schedule {lost} times")
+    return gave_up == lost == 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="skip the finite-difference solver")
+    parser.add_argument("--stress", type=int, metavar="N", help="plan N random problems instead")
     arguments = parser.parse_args()
+    if arguments.stress:
+        return 0 if stress(arguments.stress) else 1
     reached = [side_by_side(arguments.quick), a_million()]
     print("\nall goals reached" if all(reached) else "\nNOT all goals reached")
     return 0 if all(reached) else 1

@@ -1,7 +1,8 @@
 """Train federated models before a deadline.
 
 ``adelfl.plan(problem)`` turns a fleet and a time budget into a deadline for every round and a batch size for every
-device; ``adelfl.simulate(experiment)`` trains on a virtual clock. Names below are loaded when they are first used, so that ``import adelfl`` costs nothing.
+device; ``adelfl.simulate(experiment)`` trains on a virtual clock. Names are loaded when they are first used, so that
+``import adelfl`` costs nothing.
 """
 
 from __future__ import annotations
