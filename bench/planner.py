@@ -1,4 +1,4 @@
-"""How fast are plans made? Exact against trust-region, side by side; then a fleet of a million devices.
+"""How fast plans are made: exact against trust-region, side by side; then a fleet of a million devices.
 
     python bench/planner.py            # about a minute and a half
     python bench/planner.py --quick    # without finite differences

@@ -30,6 +30,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer(OURS, "adelfl_sim.py", None),
+        Peer("plain", "plain_sim.py", "torch", ("torch", "numpy")),
         Peer("loop", "loop_sim.py", "torch", ("torch", "numpy"), LAYOUTS),
         Peer("vmap", "vmap_sim.py", "torch", ("torch", "numpy"), _CHUNKS),
         Peer("flower", "flower_sim.py", "flower", ("flwr[simulation]==1.41.0", "torch", "psutil"), LAYOUTS, _FLOWER),
@@ -269,7 +271,7 @@ def table(workload: str, rows: list[Row]) -> str:
     w = WORKLOADS[workload]
     lines = [
         f"{workload}: {w.about}; {w.devices} devices, batch {w.batch}, {w.samples} samples each; one step",
-        f"{'peer':10}{'CPU s/round':>13}{'÷ adelfl':>10}{'wall ms/round':>15}{'peak MB':>9}   setting for CPU; for wall",
+        f"{'peer':10}{'CPU s/round':>13}{'÷ adelfl':>10}{'wall ms/round':>15}{'peak MB':>9}   setting (CPU; wall)",
     ]
     measured = {row.peer.name: row for row in rows if row.runs and not row.reason}
     ours = measured[OURS].best("cpu_s_per_round")[0] if OURS in measured else None
@@ -365,7 +367,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="timed rounds per run; default: set by workload and peer")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each peer's best settings; default: 3")
     parser.add_argument("--quick", action="store_true", help="one thread and plain settings, without the first pass")
-    parser.add_argument("--json", action="store_true", help="print JSON, and only JSON, on stdout")
+    parser.add_argument("--json", action="store_true", help="JSON, and only JSON, on stdout; tables on stderr")
     parser.add_argument("--check", action="store_true", help="compare the peers' updates instead of their speed")
     given = parser.parse_args()
     workloads = listed(given.workloads, WORKLOADS)
@@ -375,18 +377,16 @@ def main() -> int:
         if given.check:
             return 0 if check(workloads, peers, folder) else 1
         results: dict[str, list[Row]] = {}
+        show = say if given.json else partial(print, flush=True)
         before = machine()
         say(before)
         for name in workloads:
             results[name] = Bench(name, given.rounds, folder).compare(peers, max(1, given.repeats), given.quick)
-            if not given.json:
-                print(table(name, results[name]) + "\n", flush=True)
+            show(table(name, results[name]) + "\n")
+        show(versions(row for rows in results.values() for row in rows))
+        show(f"\nbefore: {before}\nafter:  {machine()}")
         if given.json:
             print(json.dumps({"machine": before, "workloads": as_json(results)}, indent=1))
-        else:
-            print(
-                f"{versions(row for rows in results.values() for row in rows)}\n\nbefore: {before}\nafter:  {machine()}"
-            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0

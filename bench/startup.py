@@ -1,4 +1,4 @@
-"""How long does ``adelfl --help`` take, against the imports it could not do without?
+"""How long ``adelfl --help`` takes, against the imports that it could not do without.
 
     python bench/startup.py
 

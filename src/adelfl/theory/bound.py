@@ -141,10 +141,11 @@ class RoundCost:
         log_Q, h = survival(self.L, x)
         log_p = self.U * log_Q
         p5 = np.minimum(5.0 * np.exp(log_p), 1.0)
-        with np.errstate(divide="ignore"):
+        # At the very edge of the domain, where p rounds to 0.2, the slope is infinite.
+        with np.errstate(divide="ignore", invalid="ignore"):
             terms = log_p + np.log(h) - 2.0 * np.log1p(-p5) + np.log(self.truncation_scale)
-        top = terms.max(-1, keepdims=True)
-        share = np.exp(terms - top)
+            top = terms.max(-1, keepdims=True)
+            share = np.exp(terms - top)
         total = share.sum(-1)
         log_slope = math.log(6.0 * self.U) + top[..., 0] + np.log(total)
         s = np.arange(1, self.L + 1)
