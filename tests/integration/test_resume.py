@@ -13,7 +13,8 @@ import pytest
 from small_worlds import kept_bytes, sets, typed
 
 # Some seconds of training, and a checkpoint twenty times a second, so that kills meet checkpoints being written.
-LONG = ("training.rounds=1200", "training.evaluations=60", "strategy.name=salf", "fleet.devices=20")
+LONG = sets(("training.rounds=1800", "training.evaluations=90", "fleet.devices=20"))
+SALF = ("--set", "strategy.name=salf")
 DRIVER = """
 import adelfl.simulation.engine as engine
 engine._CHECKPOINT_SECONDS = 0.05
@@ -85,7 +86,7 @@ def nobody_is_left(process):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert typed("run", "--out", folder, *sets(LONG)).code == 0
+    assert typed("run", "--out", folder, *LONG, *SALF).code == 0
     return kept_bytes(folder)
 
 
@@ -93,7 +94,7 @@ def whole(tmp_path_factory):
 def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(begin, tmp_path, whole, kills):
     folder = tmp_path / "run"
     moments = np.random.default_rng(kills).uniform(0.0, 0.6, kills)
-    process = begin("run", "--out", folder, *sets(LONG))
+    process = begin("run", "--out", folder, *LONG, *SALF)
     met = 0
     for moment in moments:
         at_work, _, err = interrupt(process, folder, moment, signal.SIGKILL)
@@ -114,7 +115,12 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(begin, 
 
 def test_ctrl_c_ends_a_run_with_130_and_one_line_and_resume_goes_on(begin, tmp_path, whole):
     folder = tmp_path / "run"
-    process = begin("run", "--out", folder, *sets(LONG))
+    process = begin("run", "--out", folder, *LONG, *SALF)
+    wait_until(process, lambda: lines_of(folder) > 0)
+    too_early = typed("resume", folder)
+    assert process.poll() is None
+    assert (too_early.code, too_early.out) == (2, "")
+    assert "another process is writing this run" in too_early.err
     at_work, out, err = interrupt(process, folder, 0.2, signal.SIGINT)
     assert at_work
     assert process.returncode == 130
@@ -130,7 +136,7 @@ def test_ctrl_c_ends_a_run_with_130_and_one_line_and_resume_goes_on(begin, tmp_p
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_ends_a_comparison_and_the_same_command_goes_on(begin, tmp_path, whole, jobs):
-    command = ["compare", "--strategies", "drop,salf", "--seeds=1", "--json", "--out", tmp_path / "c", *sets(LONG)]
+    command = ["compare", "--strategies", "drop,salf", "--seeds=1", "--json", "--out", tmp_path / "c", *LONG]
     process = begin(*command, "--jobs", jobs)
     second = tmp_path / "c" / "salf-seed0"
     at_work, out, err = interrupt(process, second, 0.1, signal.SIGINT)
@@ -149,19 +155,9 @@ def test_ctrl_c_ends_a_comparison_and_the_same_command_goes_on(begin, tmp_path, 
     assert kept_bytes(second) == whole
 
 
-def test_a_run_that_another_process_is_writing_cannot_be_resumed(begin, tmp_path):
-    folder = tmp_path / "run"
-    process = begin("run", "--out", folder, *sets(LONG))
-    wait_until(process, lambda: lines_of(folder) > 0)
-    said = typed("resume", folder)
-    assert process.poll() is None
-    assert said.code == 2
-    assert "another process is writing this run" in said.err
-
-
 @pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(begin, tmp_path, whole):
-    command = ["compare", "--strategies", "drop,salf", "--seeds=1", "--json", "--out", tmp_path / "c", *sets(LONG)]
+    command = ["compare", "--strategies", "drop,salf", "--seeds=1", "--json", "--out", tmp_path / "c", *LONG]
     process = begin(*command, "--jobs=2")
     wait_until(process, lambda: lines_of(tmp_path / "c" / "salf-seed0") > 0)
     process.kill()  # the parent alone

@@ -85,8 +85,8 @@ def setting_of(
     """Five devices of unequal speed; the budget is such that the mean depth at the fixed batch size is as given."""
     fleet = fleet or Fleet.of([10.0, 20.0, 14.0, 40.0, 25.0], [0.0, 0.02, 0.01, 0.0, 0.03])
     if budget is None:
-        speed = fleet.compute / local_iterations
-        budget = rounds * deadline_for_depth(depth, layers, speed, fleet.upload, batch, fleet.count)
+        steps = layers * local_iterations
+        budget = rounds * deadline_for_depth(depth, steps, fleet.compute, fleet.upload, batch, fleet.count)
     return Setting(
         fleet=fleet,
         layers=layers,

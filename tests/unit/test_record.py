@@ -7,7 +7,8 @@ import pytest
 from small_worlds import everything_below, kept_bytes, typed
 
 from adelfl import record as record_module
-from adelfl.config.run import load_run
+from adelfl.config.run import build_data, load_run
+from adelfl.data import iid
 from adelfl.errors import ConfigError
 from adelfl.record import RunBusyError, RunRecord, RunWriter, find_runs
 from adelfl.runner import Job, resume, run_job, start
@@ -329,14 +330,18 @@ def test_a_folder_that_exists_is_refused_and_stays_as_it_is(tmp_path):
     assert everything_below(tmp_path) == ["mine", "mine/notes.txt"]
 
 
-@pytest.mark.parametrize("trouble", [OSError("disk full"), KeyboardInterrupt(), TypeError("not JSON")], ids=repr)
-def test_a_folder_appears_with_its_run_json_or_not_at_all(tmp_path, monkeypatch, trouble):
+@pytest.mark.parametrize(
+    ("trouble", "raised"),
+    [(OSError(28, "disk full"), ConfigError), (KeyboardInterrupt(), KeyboardInterrupt), (TypeError(), TypeError)],
+    ids=["disk full", "Ctrl-C", "not JSON"],
+)
+def test_a_folder_appears_with_its_run_json_or_not_at_all(tmp_path, monkeypatch, trouble, raised):
     def fails(path, value):
         path.write_text("{")
         raise trouble
 
     monkeypatch.setattr(record_module, "write_json", fails)
-    with pytest.raises(type(trouble)):
+    with pytest.raises(raised):
         RunWriter.create(tmp_path / "runs" / "run", {})
     assert everything_below(tmp_path) == ["runs"]
 
@@ -356,6 +361,40 @@ def test_a_job_is_done_once_and_another_configuration_is_not_taken_for_it(tmp_pa
     other = Job("salf", 0, said("salf", "training.batch=3").model_dump_json(), tmp_path / "run")
     with pytest.raises(ConfigError, match="another configuration"):
         run_job(other)
+
+
+def test_inputs_that_changed_since_are_noticed(tmp_path):
+    partition = tmp_path / "held.npz"
+    file = said("salf", f"data.partition_file='{partition}'")
+    dataset, held = build_data(said())
+    held.save(partition)
+    job = Job("salf", 0, file.model_dump_json(), tmp_path / "run")
+    with pytest.raises(Killed):
+        run_job(job, kill_at(3))
+    iid(dataset.y_train, 6, seed=99).save(partition)
+    with pytest.raises(ConfigError, match="have changed"):
+        run_job(job)
+    with pytest.raises(ConfigError, match="would not be the same today"):
+        resume(tmp_path / "run")
+    held.save(partition)
+    run_job(job)
+    assert RunRecord(tmp_path / "run").result is not None
+
+
+def test_a_checkpoint_that_cannot_be_read_or_promises_more_than_is_there_is_said(tmp_path, every_round):
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        start(said(), folder, kill_at(4))
+    rows, weights = (folder / "rounds.jsonl").read_bytes(), (folder / "checkpoint.safetensors").read_bytes()
+    (folder / "rounds.jsonl").write_bytes(rows[:40])
+    with pytest.raises(ConfigError, match="shorter than the checkpoint says"):
+        resume(folder)
+    (folder / "rounds.jsonl").write_bytes(rows)
+    (folder / "checkpoint.safetensors").write_bytes(weights[:40])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        resume(folder)
+    (folder / "checkpoint.safetensors").write_bytes(weights)
+    resume(folder)
 
 
 # -- readers of what is broken

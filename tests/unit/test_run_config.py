@@ -58,11 +58,11 @@ def test_without_a_file_it_is_the_embedded_experiment():
 
 
 def test_the_budget_makes_the_mean_depth_what_was_asked():
-    for depth in (0.15, 0.6):
-        changes = [f"training.depth={depth}", "fleet.upload=0.05", "strategy.name=drop"]
-        setting = build_experiment(load_run(None, changes)).strategy.setting
-        T, S = setting.uniform_deadline, setting.batch
-        found = mean_depth(setting.layers, T, setting.compute, setting.upload, S)
+    for depth, iterations in ((0.15, 1), (0.6, 1), (0.5, 3)):
+        changes = [f"training.depth={depth}", f"training.local_iterations={iterations}", "fleet.upload=0.05"]
+        setting = build_experiment(load_run(None, [*changes, "strategy.name=drop"])).strategy.setting
+        steps, T = setting.layers * iterations, setting.uniform_deadline
+        found = mean_depth(steps, T, setting.compute, setting.upload, setting.batch)
         assert found == pytest.approx(depth, rel=1e-9)
 
 
@@ -171,6 +171,7 @@ MISTAKES = {
     "options": ("strategy.options=3", "strategy.options: "),
     "momentum of one": ("training.momentum=1.0", "training.momentum: "),
     "cohort of one": ("training.cohort=1", "training.cohort: must be at least 2"),
+    "another kind's key": ("fleet.low=3.0", 'fleet.low: kind = "lognormal" does not use it'),
     "one device": ("fleet.devices=1", "fleet.devices: must be at least 2"),
     "device is no section": ("device.compute=3", "device: must be a list"),
     "misplaced time scale": ("learning_rate.time_scale=5.0", "learning_rate.time_scale"),
@@ -219,6 +220,14 @@ def test_budget_and_depth_exclude_each_other(tmp_path):
     path.write_text("[training]\nbudget = 3.0\ndepth = 0.5\n")
     with pytest.raises(ConfigError, match=r"both\.toml: training: give budget .* or depth .*, not both"):
         load_run(path)
+
+
+def test_a_changed_budget_takes_the_place_of_a_depth_and_the_reverse(tmp_path):
+    path = tmp_path / "depth.toml"
+    path.write_text("[training]\ndepth = 0.5\n")
+    assert (load_run(path, ["training.budget=3.0"]).training.budget, load_run(path).training.budget) == (3.0, None)
+    with pytest.raises(ConfigError, match="not both"):
+        load_run(path, ["training.budget=3.0", "training.depth=0.4"])
 
 
 def test_mistakes_in_a_file_name_the_file(tmp_path):
@@ -315,7 +324,7 @@ def test_layers_can_be_given():
 def test_strategies_are_named_with_their_options():
     assert parse_strategy(" salf ") == ("salf", {})
     assert parse_strategy("salf[average_over=all]") == ("salf", {"average_over": "all"})
-    assert parse_strategy("a.b:C[x=1; y = two]") == ("a.b:C", {"x": "1", "y": "two"})
+    assert parse_strategy("a.b:C[x=1; y = two]") == ("a.b:C", {"x": 1, "y": "two"})
     for wrong in ("", "[x=1]", "salf[", "salf[x]", "salf[x=1]y"):
         with pytest.raises(ConfigError, match="must look like"):
             parse_strategy(wrong)

@@ -197,6 +197,35 @@ def test_device_times_follow_the_latency_model(iterations):
     assert np.all(np.abs(by_layer.mean(axis=0) - delivered) < 4.5 * error + 1 / n)
 
 
+class Steady:
+    """Layers that take exactly their mean: a latency model of one's own."""
+
+    def layer_times(self, rng, mean, steps):
+        return np.repeat(mean[:, None], steps, axis=1)
+
+    def upload_times(self, rng, upload):
+        return upload
+
+    def delivery(self, mean, time, layers):
+        return (np.outer(mean, np.arange(layers, 0, -1)) <= time[:, None]).astype(float)
+
+
+def test_another_latency_model_brings_its_own_chances():
+    setting = setting_of(3, depth=0.5)
+    devices = np.arange(5)
+    strategy = find_strategy("salf")(setting)
+    orders = strategy.orders(0, devices)
+    progress, _ = draw_progress(setting, Steady(), 0, 0, devices, orders)
+    left = setting.uniform_deadline - setting.upload
+    assert np.array_equal(progress.z, np.minimum(3, np.floor(left * setting.compute / setting.batch)))
+    assert 0 < progress.z.min() + progress.z.max() < 6
+    # What is certain needs no correction: A is the plain mean over contributors.
+    A, K = strategy.weights(0, progress), progress.delivered.sum(axis=0)
+    assert np.array_equal(A, progress.delivered / np.maximum(K, 1))
+    memory = run(replace(experiment_of("salf", setting=setting), latency=Steady()))
+    assert all(row["depth"] == progress.z.tolist() for row in memory.rows[1:])
+
+
 def test_a_narrower_submodel_is_quicker_by_the_square_of_its_width():
     setting = setting_of(3, depth=0.3)
     devices = np.arange(5)
