@@ -28,7 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,8 +61,8 @@ class Peer:
     environment: str | None
     """A folder in .bench-envs, or None: the repository's own .venv."""
     requirements: tuple[str, ...] = ()
-    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    rounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Timed and warm-up rounds, by workload, where the workload's own would take too long."""
 
 
@@ -178,7 +178,7 @@ class Row:
 
     def median(self, setting: Setting, key: str) -> float:
         """The middle of the repeats."""
-        return statistics.median(run[key] for run in self.runs[setting])
+        return statistics.median(float(run[key]) for run in self.runs[setting])
 
     def best(self, key: str) -> tuple[float, Setting]:
         """The lowest median of a quantity, and the setting that gave it."""

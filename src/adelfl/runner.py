@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import os
 import platform
 import re
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -176,9 +179,22 @@ def run_job(job: Job, report: Callable[[dict[str, Any]], None] | None = None) ->
 _queue: Any = None
 
 
+def _end_with_parent() -> None:
+    """End this process when the one that started it does, however that came about."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _begin_worker(queue: Any) -> None:  # noqa: ANN401 - a manager's proxy
     global _queue
     _queue = queue
+    _end_with_parent()
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -201,8 +217,10 @@ def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job
                 yield job, error
         return
     context = multiprocessing.get_context("spawn")
+    manager = SyncManager(ctx=context)
+    manager.start(_end_with_parent)
     with (
-        context.Manager() as manager,
+        manager,
         ProcessPoolExecutor(min(workers, len(jobs)), context, _begin_worker, (queue := manager.Queue(),)) as pool,
     ):
         pending: dict[Future[dict[str, Any]], Job] = {pool.submit(_work, job): job for job in jobs}
