@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from adelfl.config.run import build_experiment as build_experiment
+    from adelfl.config.build import build_experiment as build_experiment
     from adelfl.config.run import load_run as load_run
     from adelfl.data import Dataset as Dataset
     from adelfl.data import load_dataset as load_dataset
@@ -47,7 +47,7 @@ _HOME = {
     "Solution": "adelfl.planner",
     "plan": "adelfl.planner",
     "Schedule": "adelfl.schedule",
-    "build_experiment": "adelfl.config.run",
+    "build_experiment": "adelfl.config.build",
     "load_run": "adelfl.config.run",
     "Dataset": "adelfl.data",
     "load_dataset": "adelfl.data",

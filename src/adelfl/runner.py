@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from adelfl.config.run import RunFile, build_experiment, parse_value
+from adelfl.config.build import build_experiment
+from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
 from adelfl.errors import AdelError, ConfigError
 from adelfl.record import Checkpoint, RunRecord, RunWriter

@@ -29,7 +29,7 @@ from torch.nn import functional
 from adelfl.data import iid
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
-from adelfl.learning import fused, stacked
+from adelfl.learning import fused, operations, stacked
 from adelfl.learning.engines import LocalWork, build_engine, choose, find_device
 from adelfl.learning.estimate import estimate_constants
 from adelfl.learning.layers import find_layers, given_layers
@@ -175,13 +175,13 @@ def test_rows_of_devices_that_stopped_leave_the_backward_pass():
     sizes, z = np.array([2, 3, 4]), np.array([1, 3, 2])
     work = RoundWork((np.arange(9),), sizes, np.ones((3, 3)), Progress(z, 3, 1, np.ones(3)), 0.1)
     seen = []
-    plain = fused._Linear.grads
+    plain = operations._Linear.grads
 
     def watched(self, delta, row_weight):
         seen.append(delta.shape[0])
         return plain(self, delta, row_weight)
 
-    with patch.object(fused._Linear, "grads", watched):
+    with patch.object(operations._Linear, "grads", watched):
         after_one_round("fused", experiment, work)
     assert seen == [9, 7, 3]  # the last layer, then without the 2 rows of depth 1, then without the 4 of depth 2
 

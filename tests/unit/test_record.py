@@ -7,7 +7,8 @@ import pytest
 from small_worlds import everything_below, kept_bytes, typed
 
 from adelfl import record as record_module
-from adelfl.config.run import build_data, load_run
+from adelfl.config.build import build_data
+from adelfl.config.run import load_run
 from adelfl.data import iid
 from adelfl.errors import ConfigError
 from adelfl.record import RunBusyError, RunRecord, RunWriter, find_runs

@@ -6,7 +6,8 @@ import torch
 from small_worlds import dataset_of
 from torch import nn
 
-from adelfl.config.run import RunFile, build_data, build_experiment, load_run
+from adelfl.config.build import build_data, build_experiment
+from adelfl.config.run import RunFile, load_run
 from adelfl.data import iid
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.learning_rate import ConstantRate, InverseDecay

@@ -181,7 +181,8 @@ def _say_result(folder: Path, result: dict[str, Any]) -> None:
 
 def _check(todo: list[Job]) -> None:
     """Build each strategy's first run before any starts, so that a mistake is said at once and nothing is lost."""
-    from adelfl.config.run import RunFile, build_experiment
+    from adelfl.config.build import build_experiment
+    from adelfl.config.run import RunFile
     from adelfl.simulation import rehearse
 
     seen = set()
@@ -219,7 +220,7 @@ def partition(
 ) -> None:
     """Show who holds which training samples; save or draw it."""
     said = _prepare(config, changes, data_dir)
-    from adelfl.config.run import build_data
+    from adelfl.config.build import build_data
 
     dataset, held = build_data(said)
     counts = held.label_counts(dataset.y_train)

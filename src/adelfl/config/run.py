@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import tomllib
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,15 +24,10 @@ from adelfl.config.sections import (
 )
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
-from adelfl.planner import Constants
 from adelfl.plugins import import_object
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from adelfl.data import Dataset, Partition
-    from adelfl.learning.layers import Layer
-    from adelfl.simulation import Experiment
+    pass
 
 
 class DataSection(Section):
@@ -241,145 +235,3 @@ def _set(values: dict[str, Any], change: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"--set {change}: {part} is not a section")
     inner[path[-1]] = parse_value(word)
-
-
-@lru_cache(maxsize=2)
-def _dataset(name: str, data_dir: str | None, factory: str | None) -> Dataset:
-    from adelfl.data import Dataset, load_dataset
-
-    if factory is None:
-        return load_dataset(name, data_dir=data_dir)
-    found = import_object("data.factory", factory)()
-    if not isinstance(found, Dataset):
-        raise ConfigError(f"data.factory: {factory} must return an adelfl.data.Dataset, not {type(found).__name__}")
-    return found
-
-
-def build_data(said: RunFile) -> tuple[Dataset, Partition]:
-    """The data set, and who holds which of its training samples."""
-    dataset = _dataset(said.data.name, said.data.data_dir, said.data.factory)
-    # How many devices there are does not depend on how long their uploads take.
-    devices = said.fleet.build(said.device, said.training.seed, update_megabytes=1.0).size
-    return dataset, _partition(said.data, dataset, devices, said.training.batch, said.training.seed)
-
-
-def build_experiment(said: RunFile) -> Experiment:
-    """Everything that a file describes, ready to run: data, partition, model, layers, fleet, plan."""
-    import torch
-
-    from adelfl.latency import Exponential
-    from adelfl.learning.engines import LocalWork, keep_memory
-    from adelfl.learning.layers import check_supported, find_layers, given_layers
-    from adelfl.simulation import Experiment
-    from adelfl.strategies import Setting, find_strategy
-
-    torch.set_num_threads(said.engine.threads)
-    keep_memory()
-    t, seed = said.training, said.training.seed
-    dataset, partition = build_data(said)
-    model = _model(said.model, dataset, seed)
-    check_supported(model)
-    example = torch.from_numpy(dataset.x_train[:2])
-    layers = given_layers(model, said.model.layers) if said.model.layers else find_layers(model, example)
-    megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
-    fleet = said.fleet.build(said.device, seed, megabytes)
-    setting = Setting(
-        fleet=fleet,
-        layers=len(layers),
-        rounds=t.rounds,
-        budget=_budget(t, fleet, len(layers)),
-        batch=t.batch,
-        learning_rate=said.learning_rate.build(),
-        constants=said.constants.build() if said.constants else _estimated(model, layers, dataset, partition, seed),
-        cohort=t.cohort,
-        local_iterations=t.local_iterations,
-    )
-    if t.cohort is not None and t.cohort > fleet.size:
-        raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
-    kind = find_strategy(said.strategy.name)
-    try:
-        inspect.signature(kind).bind(setting, **said.strategy.options)
-    except TypeError as trouble:
-        raise ConfigError(f"strategy.options: {said.strategy.name} does not take these ({trouble})") from None
-    strategy = kind(setting, **said.strategy.options)
-    return Experiment(
-        dataset=dataset,
-        partition=partition,
-        model=model,
-        layers=layers,
-        strategy=strategy,
-        seed=seed,
-        local=LocalWork(t.local_iterations, t.weight_decay, t.momentum),
-        latency=import_object("fleet.latency", said.fleet.latency)() if said.fleet.latency else Exponential(),
-        engine=said.engine.name,
-        device=said.engine.device,
-        evaluations=t.evaluations,
-    )
-
-
-def _model(said: ModelSection, dataset: Dataset, seed: int) -> nn.Module:
-    from torch import nn
-
-    from adelfl.learning.models import build_model
-
-    if said.factory is None:
-        return build_model(
-            said.name,
-            input_shape=dataset.sample_shape,
-            classes=dataset.classes,
-            seed=seed,
-            hidden=tuple(said.hidden),
-            norm=said.norm,
-            width=said.width,
-        )
-    found = import_object("model.factory", said.factory)(dataset.sample_shape, dataset.classes, seed)
-    if not isinstance(found, nn.Module):
-        raise ConfigError(f"model.factory: {said.factory} must return an nn.Module, not {type(found).__name__}")
-    return found
-
-
-def _partition(said: DataSection, dataset: Dataset, devices: int, batch: int, seed: int) -> Partition:
-    from adelfl.data import Partition, dirichlet, iid
-
-    if said.partition_file is not None:
-        found = Partition.load(said.partition_file)
-        if (len(found), found.samples) != (devices, dataset.y_train.size):
-            raise ConfigError(
-                f"data.partition_file: {said.partition_file} deals {found.samples} samples to {len(found)} devices; "
-                f"here are {dataset.y_train.size} samples and {devices} devices"
-            )
-        return found
-    # Each device at least one batch; a fleet too large for that shares samples.
-    least = min(batch, dataset.y_train.size)
-    if said.partition == "iid":
-        return iid(dataset.y_train, devices, seed, min_size=least)
-    return dirichlet(dataset.y_train, devices, said.alpha, seed, min_size=least)
-
-
-def _budget(said: TrainingSection, fleet: Fleet, layers: int) -> float:
-    from adelfl.theory.participation import deadline_for_depth
-
-    if said.budget is not None:
-        return said.budget
-    assert said.depth is not None
-    steps = layers * said.local_iterations
-    deadline = deadline_for_depth(said.depth, steps, fleet.compute, fleet.upload, said.batch, fleet.count)
-    return said.rounds * deadline
-
-
-def _estimated(
-    model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset, partition: Partition, seed: int
-) -> Constants:
-    """σ² and G² from two half batches of each of at most 16 devices, at the initial weights."""
-    import torch
-
-    from adelfl.learning.estimate import estimate_constants
-    from adelfl.learning.work import Samples
-    from adelfl.seeds import rng_for
-
-    rng = rng_for(seed, "estimate")
-    devices = rng.permutation(len(partition))[:16]
-    chosen = [partition[int(u)][rng.integers(0, partition[int(u)].size, 32)] for u in devices]
-    samples = Samples(torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train))
-    sigma2, G2 = estimate_constants(model, layers, samples, chosen)
-    return Constants(sigma2=sigma2, G2=G2)
