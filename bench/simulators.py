@@ -66,6 +66,7 @@ class Peer:
     """Timed and warm-up rounds, by workload, where the workload's own would take too long."""
 
 
+_MESSAGES = {"mlp": ("", "inline"), "mlp300": ("", "inline")}
 _FLOWER = {"mlp": (30, 10), "mlp300": (5, 3), "cnn": (15, 5), "vgg11": (2, 1)}
 _CHUNKS = {"cnn": ("", "chunks_of_5"), "vgg11": ("chunks_of_1", "chunks_of_3")}  # vgg11 in one piece: 73 s, 4 GB
 _MAPS = {"mlp": ("vmap", "scan"), "mlp300": ("vmap", "scan"), "cnn": ("vmap", "calls"), "vgg11": ("calls",)}
@@ -77,7 +78,14 @@ PEERS = {
         Peer("plain", "plain_sim.py", "torch", ("torch", "numpy")),
         Peer("loop", "loop_sim.py", "torch", ("torch", "numpy"), LAYOUTS),
         Peer("vmap", "vmap_sim.py", "torch", ("torch", "numpy"), _CHUNKS),
-        Peer("flower", "flower_sim.py", "flower", ("flwr[simulation]==1.41.0", "torch", "psutil"), LAYOUTS, _FLOWER),
+        Peer(
+            "flower",
+            "flower_sim.py",
+            "flower",
+            ("flwr[simulation]==1.41.0", "torch", "psutil"),
+            LAYOUTS | _MESSAGES,
+            _FLOWER,
+        ),
         Peer("pfl", "pfl_sim.py", "pfl", ("pfl[pytorch]", "torch"), LAYOUTS, {"mlp": (100, 10), "mlp300": (15, 3)}),
         Peer("jax", "jax_sim.py", "jax", ("jax", "jaxlib", "numpy"), _MAPS, {"vgg11": (1, 1)}),
     )
