@@ -96,18 +96,23 @@ def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None)
     record = RunRecord.open(folder)
     if record.result is not None:
         return record.result
-    try:
-        said = RunFile.model_validate(record.about["config"])
-    except ValidationError as trouble:
-        raise ConfigError(f"{folder}: run.json, config.{first_mistake(RunFile, trouble)}") from None
+    said = _config_of(record.about, folder)
     experiment = build_experiment(said)
     now = json.loads(json.dumps(describe(said, experiment)))
     for key, value in now.items():
-        if key != "versions" and record.about.get(key) != value:
+        if key not in ("versions", "config") and record.about.get(key) != value:
             raise ConfigError(f"{folder}: its {key} would not be the same today; start this run over")
     writer, checkpoint = RunWriter.reopen(folder)
     with writer:
         return _simulate(experiment, writer, checkpoint, report)
+
+
+def _config_of(about: dict[str, Any], folder: Path) -> RunFile:
+    """What a run's run.json says; keys that adelfl has learned since then have their defaults."""
+    try:
+        return RunFile.model_validate(about["config"])
+    except ValidationError as trouble:
+        raise ConfigError(f"{folder}: run.json, config.{first_mistake(RunFile, trouble)}") from None
 
 
 def _simulate(
@@ -170,7 +175,7 @@ def run_job(job: Job, report: Callable[[dict[str, Any]], None] | None = None) ->
     if not job.folder.exists():
         return start(said, job.folder, report)
     about = RunRecord.open(job.folder).about
-    if about["config"] != json.loads(job.config):
+    if _config_of(about, job.folder) != said:
         raise ConfigError(f"{job.folder}: holds a run of another configuration; choose another --out, or use --fresh")
     if about.get("inputs") != said.fingerprints():
         raise ConfigError(f"{job.folder}: the files or code that its configuration names have changed; use --fresh")

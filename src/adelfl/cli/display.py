@@ -88,3 +88,34 @@ class CompareDisplay(_Display):
         mean = sum(self.accuracy[j] for j in mine) / len(mine)
         completed = sum(self.share[j] for j in mine)
         self.bars.update(self.tasks[job.strategy], completed=completed, note=f"accuracy {mean:6.1%}")
+
+
+class StudyDisplay(_Display):
+    """Progress of a study: a bar per stage, by runs."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(len(name) + len(" learning rates"), "the same command goes on from there")
+        self.name = name
+        self.task: Any = None
+        self.ended = 0
+
+    def stage(self, name: str, runs: int) -> None:
+        """Begin a stage."""
+        self.task = self.bars.add_task(f"{self.name} {name}", total=float(runs), note="")
+        self.ended, self.total, self.stage_name = 0, runs, name
+
+    def row(self, job: Job, row: dict[str, Any]) -> None:
+        """Show which run is under way."""
+        if row["accuracy"] is not None:
+            self.bars.update(self.task, note=f"{self._what(job)} {row['accuracy']:.1%}")
+
+    def done(self, job: Job, accuracy: float | None) -> None:
+        """Show that a run ended."""
+        self.ended += 1
+        said = f"{self._what(job)} {'broke down' if accuracy is None else f'{accuracy:.1%}'}"
+        self.bars.update(self.task, completed=self.ended, note=said)
+        if not self.console.is_terminal:
+            self.console.print(f"{self.name} {self.stage_name} {self.ended}/{self.total}: {said}", highlight=False)
+
+    def _what(self, job: Job) -> str:
+        return f"{job.folder.parent.parent.name} {job.folder.name}"

@@ -85,6 +85,7 @@ def _plan_json(solution: Solution) -> dict[str, Any]:
         "binding": list(solution.binding),
         "sitting_out": [{"name": s.name, "count": s.count, "reason": s.reason} for s in solution.sitting_out],
         "outcome": solution.outcome,
+        "advice": solution.advice,
         "warnings": list(solution.warnings),
         "grouping_error": solution.grouping_error,
         "method": solution.method,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.planner import Constants
 from adelfl.plugins import import_object
+from adelfl.seeds import rng_for
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,9 +23,15 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=2)
-def _dataset(name: str, data_dir: str | None, factory: str | None) -> Dataset:
-    from adelfl.data import Dataset, load_dataset
+def _dataset(name: str, data_dir: str | None, factory: str | None, validation: float = 0.0) -> Dataset:
+    from adelfl.data import Dataset, load_dataset, split_validation
 
+    if validation:
+        whole = _dataset(name, data_dir, factory)
+        # One split for all seeds: what was held out when a learning rate was chosen is the same everywhere.
+        kept, held_out = split_validation(whole.y_train, validation, seed=0)
+        x, y = whole.x_train, whole.y_train
+        return replace(whole, x_train=x[kept], y_train=y[kept], x_test=x[held_out], y_test=y[held_out])
     if factory is None:
         return load_dataset(name, data_dir=data_dir)
     found = import_object("data.factory", factory)()
@@ -32,9 +40,18 @@ def _dataset(name: str, data_dir: str | None, factory: str | None) -> Dataset:
     return found
 
 
+def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
+    """The data set with so many of its test samples, drawn at random, the same for every strategy."""
+    if samples is None or samples >= dataset.y_test.size:
+        return dataset
+    chosen = rng_for(seed, "test samples").permutation(dataset.y_test.size)[:samples]
+    return replace(dataset, x_test=dataset.x_test[chosen], y_test=dataset.y_test[chosen])
+
+
 def build_data(said: RunFile) -> tuple[Dataset, Partition]:
     """The data set, and who holds which of its training samples."""
-    dataset = _dataset(said.data.name, said.data.data_dir, said.data.factory)
+    d = said.data
+    dataset = _fewer_tests(_dataset(d.name, d.data_dir, d.factory, d.validation), d.test_samples, said.training.seed)
     # How many devices there are does not depend on how long their uploads take.
     devices = said.fleet.build(said.device, said.training.seed, update_megabytes=1.0).size
     return dataset, _partition(said.data, dataset, devices, said.training.batch, said.training.seed)
@@ -108,6 +125,7 @@ def _model(said: ModelSection, dataset: Dataset, seed: int) -> nn.Module:
             hidden=tuple(said.hidden),
             norm=said.norm,
             width=said.width,
+            init=said.init,
         )
     found = import_object("model.factory", said.factory)(dataset.sample_shape, dataset.classes, seed)
     if not isinstance(found, nn.Module):
@@ -137,11 +155,11 @@ def _budget(said: TrainingSection, fleet: Fleet, layers: int) -> float:
     from adelfl.theory.participation import deadline_for_depth
 
     if said.budget is not None:
-        return said.budget
+        return said.budget_share * said.budget
     assert said.depth is not None
     steps = layers * said.local_iterations
     deadline = deadline_for_depth(said.depth, steps, fleet.compute, fleet.upload, said.batch, fleet.count)
-    return said.rounds * deadline
+    return said.budget_share * said.rounds * deadline
 
 
 def _estimated(
@@ -152,7 +170,6 @@ def _estimated(
 
     from adelfl.learning.estimate import estimate_constants
     from adelfl.learning.work import Samples
-    from adelfl.seeds import rng_for
 
     rng = rng_for(seed, "estimate")
     devices = rng.permutation(len(partition))[:16]

@@ -7,7 +7,7 @@ import inspect
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -26,9 +26,6 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.plugins import import_object
 
-if TYPE_CHECKING:
-    pass
-
 
 class DataSection(Section):
     """[data]."""
@@ -39,6 +36,8 @@ class DataSection(Section):
     partition: Literal["iid", "dirichlet"] = "iid"
     alpha: Positive = 0.5
     partition_file: str | None = None
+    validation: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
+    test_samples: int | None = Field(default=None, ge=1)
 
 
 class ModelSection(Section):
@@ -48,6 +47,7 @@ class ModelSection(Section):
     hidden: list[int] = Field(default_factory=lambda: [32, 16])
     norm: Literal["none", "group", "batch"] = "group"
     width: Positive = 1.0
+    init: Literal["auto", "torch", "he"] = "auto"
     factory: str | None = None
     layers: list[list[str]] | None = None
 
@@ -103,6 +103,7 @@ class TrainingSection(Section):
     rounds: int = Field(default=100, ge=1, le=1_000_000)
     budget: Positive | None = None
     depth: float | None = Field(default=None, gt=0, lt=1)
+    budget_share: Positive = 1.0
     batch: int = Field(default=16, ge=1)
     cohort: int | None = Field(default=None, ge=2)
     local_iterations: int = Field(default=1, ge=1)

@@ -24,6 +24,9 @@ from adelfl.seeds import rng_for
 NORMS = ("none", "group", "batch")
 """What ``norm`` may be."""
 
+INITS = ("auto", "torch", "he")
+"""What ``init`` may be."""
+
 CNN_CHANNELS, CNN_DENSE = (6, 6), 50
 """The paper does not give the sizes of its CNN; these are those of the same authors' released SALF code."""
 
@@ -57,6 +60,7 @@ def build_model(
     hidden: Sequence[int] = (32, 16),
     norm: str = "group",
     width: float = 1.0,
+    init: str = "auto",
 ) -> nn.Module:
     """Build a network with weights that depend on the arguments alone.
 
@@ -86,6 +90,9 @@ def build_model(
         LayerNorm). Groups are of 8 channels where 8 divides them.
     width : float
         Factor on all hidden sizes and channels, rounded up (the transformer: up to a multiple of its heads).
+    init : {"auto", "torch", "he"}
+        First weights: torch's own, He's for ReLU (which deep networks without a norm need), or by default torch's for
+        mlp, cnn and transformer and He's for the others.
 
     Returns
     -------
@@ -103,6 +110,8 @@ def build_model(
         raise ConfigError(f"model: unknown name {name!r}; {hint}")
     if norm not in NORMS:
         raise ConfigError(f"norm must be one of {', '.join(NORMS)}, not {norm!r}")
+    if init not in INITS:
+        raise ConfigError(f"init must be one of {', '.join(INITS)}, not {init!r}")
     if not (isinstance(width, int | float) and math.isfinite(width) and width > 0):
         raise ConfigError(f"width must be a positive number, not {width!r}")
     shape = tuple(_whole("input_shape", size, 1) for size in _sequence("input_shape", input_shape))
@@ -122,7 +131,8 @@ def build_model(
     with torch.device("meta"):
         model = _BUILDERS[name](plan)
     model.to_empty(device="cpu")
-    _draw_weights(model, generator, he=name not in ("mlp", "cnn", "transformer"))
+    he = name not in ("mlp", "cnn", "transformer") if init == "auto" else init == "he"
+    _draw_weights(model, generator, he=he)
     return model
 
 

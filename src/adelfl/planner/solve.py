@@ -94,6 +94,21 @@ class Solution:
         return float(self.baseline.p_empty(0)[0]), float(self.schedule.p_empty_bound[:, 0].mean())
 
     @cached_property
+    def advice(self) -> str:
+        """Whether a plan is worth the trouble for this fleet (docs/reproduction.md, "When does a deadline plan pay?")."""
+        without, with_plan = self.first_layer_empty
+        if without >= P_EMPTY_LIMIT:
+            worth = "a plan gains most here"
+        elif without >= P_EMPTY_LIMIT / 10:
+            worth = "a plan gains a little here"
+        else:
+            worth = "a plan gains little here, and using stragglers' layers at a uniform deadline (salf) does as well"
+        return (
+            f"Without a plan the first layer would stay empty in {_percent(without)} of rounds (uniform deadline, batch "
+            f"{self.problem.baseline_batch}), with it in {_percent(with_plan)} at most: {worth}."
+        )
+
+    @cached_property
     def outcome(self) -> str:
         """What the plan buys, in words."""
         T = self.schedule.deadlines
@@ -107,14 +122,9 @@ class Solution:
             if gain < 1e-9
             else f"the plannable part of the bound is {gain:.1%} lower than for the best uniform deadline"
         )
-        without, with_plan = self.first_layer_empty
-        empty = (
-            f"Without a plan (uniform deadlines, batch {self.problem.baseline_batch}) the first layer would stay empty "
-            f"in {_percent(without)} of rounds; with the plan, in {_percent(with_plan)} at most."
-        )
         out = sum(s.count for s in self.sitting_out)
         left = f" {out} of {self.problem.fleet.size} devices sit out." if out else ""
-        return f"{shape[0].upper()}{shape[1:]}; {worth}. {empty}{left}"
+        return f"{shape[0].upper()}{shape[1:]}; {worth}. {self.advice}{left}"
 
 
 def _percent(share: float) -> str:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -15,40 +16,84 @@ from adelfl.report.style import GREY, RC, SERIES, STRATEGY_COLOURS, figure
 
 def draw_comparison(contenders: list[Contender], title: str) -> Figure:
     """Draw mean accuracy and its standard error for each strategy; the oracle is a dashed grey ceiling."""
-    grid = np.linspace(0.0, 1.0, 1001)
     budgets = {record.about["budget"] for c in contenders for record in c.records}
     scale, unit = (budgets.pop(), "virtual time, seconds") if len(budgets) == 1 else (1.0, "share of the time budget")
     with matplotlib.rc_context(RC):
         fig = figure(8.0, 4.8)
         ax = fig.subplots()
-        ends = []
-        for i, c in enumerate(contenders):
-            curve = c.curve(grid)
-            mean = curve.mean(axis=0)
-            error = curve.std(axis=0, ddof=1) / np.sqrt(len(curve)) if len(curve) > 1 else np.zeros_like(mean)
-            oracle = c.name == "oracle"
-            colour = GREY if oracle else STRATEGY_COLOURS.get(c.name, SERIES[i % len(SERIES)])
-            ax.plot(
-                grid * scale, mean, color=colour, linestyle="--" if oracle else "-", linewidth=1.6 if oracle else 2.2
-            )
-            ax.fill_between(grid * scale, mean - error, mean + error, color=colour, alpha=0.16, linewidth=0)
-            ends.append((float(mean[-1]), c.label, colour))
-        heights = _spread([e[0] for e in ends], 0.055)
-        for (_, label, colour), y in zip(ends, heights, strict=True):
-            ax.annotate(label, (scale, y), xytext=(6, 0), textcoords="offset points", color=colour, va="center")
-        ax.set(xlabel=unit, ylabel="test accuracy", title=title, xlim=(0, scale), ylim=(0, 1.0))
-        ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-        seeds = max(len(c.records) for c in contenders)
-        if seeds > 1:
-            ax.text(
-                0.01,
-                0.98,
-                f"mean of {seeds} seeds, band: ± standard error",
-                transform=ax.transAxes,
-                va="top",
-                color=GREY,
-            )
+        plot_accuracy(ax, contenders, scale)
+        ax.set(xlabel=unit, title=title)
     return fig
+
+
+def draw_study(cells: list[tuple[str, list[Contender]]], title: str) -> Figure:
+    """Draw a panel of deadlines and one of accuracy against time for each cell.
+
+    Parameters
+    ----------
+    cells : list of (title, contenders)
+        The contenders of a cell whose records hold a schedule give the deadlines.
+    title : str
+        Of the whole.
+    """
+    columns = min(3, len(cells))
+    rows = -(-len(cells) // columns)
+    with matplotlib.rc_context(RC):
+        fig = figure(4.6 * columns, 1.4 + 4.4 * rows)
+        parts = fig.subfigures(2, 1, height_ratios=(1.9, 3.2 * rows), squeeze=False)
+        upper = parts[0, 0].subplots(1, columns, squeeze=False)[0]
+        shown = cells[:columns]
+        for ax, (name, contenders) in zip(upper, shown, strict=True):
+            _plot_deadlines(ax, contenders)
+            ax.set(title=name, xlabel="round")
+        lower = parts[1, 0].subplots(rows, columns, squeeze=False).ravel()
+        for ax, (name, contenders) in zip(lower, cells, strict=False):
+            plot_accuracy(ax, contenders, 1.0)
+            ax.set(xlabel="share of the time budget", title=name)
+            ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+        for ax in lower[len(cells) :]:
+            ax.set_axis_off()
+        fig.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+    return fig
+
+
+def plot_accuracy(ax: Axes, contenders: list[Contender], scale: float) -> None:
+    """Mean accuracy of each contender over its seeds, named at the right."""
+    grid = np.linspace(0.0, 1.0, 1001)
+    ends = []
+    for i, c in enumerate(contenders):
+        curve = c.curve(grid)
+        mean = curve.mean(axis=0)
+        error = curve.std(axis=0, ddof=1) / np.sqrt(len(curve)) if len(curve) > 1 else np.zeros_like(mean)
+        oracle = c.name == "oracle"
+        colour = GREY if oracle else STRATEGY_COLOURS.get(c.name, SERIES[i % len(SERIES)])
+        ax.plot(grid * scale, mean, color=colour, linestyle="--" if oracle else "-", linewidth=1.6 if oracle else 2.2)
+        ax.fill_between(grid * scale, mean - error, mean + error, color=colour, alpha=0.16, linewidth=0)
+        ends.append((float(mean[-1]), c.label, colour))
+    heights = _spread([e[0] for e in ends], 0.055)
+    for (_, label, colour), y in zip(ends, heights, strict=True):
+        ax.annotate(label, (scale, y), xytext=(6, 0), textcoords="offset points", color=colour, va="center")
+    ax.set(ylabel="test accuracy", xlim=(0, scale), ylim=(0, 1.0))
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    seeds = max(len(c.records) for c in contenders)
+    if seeds > 1:
+        said = f"mean of {seeds} seeds, band: ± standard error"
+        ax.text(0.01, 0.98, said, transform=ax.transAxes, va="top", color=GREY)
+
+
+def _plot_deadlines(ax: Axes, contenders: list[Contender]) -> None:
+    """Planned deadlines of each seed, as multiples of the uniform one: fleets differ between seeds."""
+    for c in contenders:
+        for record in c.records:
+            schedule = record.about["schedule"]
+            if schedule is not None:
+                T = np.asarray(schedule["deadlines"])
+                uniform = record.about["budget"] / record.about["rounds"]
+                colour = STRATEGY_COLOURS.get(c.name, GREY)
+                ax.step(np.arange(1, T.size + 1), T / uniform, where="mid", color=colour, alpha=0.7, linewidth=1.2)
+    ax.axhline(1.0, color=GREY, linestyle="--", linewidth=1.3)
+    ax.set(ylabel="deadline / uniform")
+    ax.set_ylim(bottom=0)
 
 
 def _spread(values: list[float], gap: float) -> list[float]:

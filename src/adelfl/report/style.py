@@ -12,8 +12,16 @@ from adelfl.errors import ConfigError
 
 # Okabe and Ito's palette.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7f7f7f"
-PURPLE, SKY = "#CC79A7", "#56B4E9"
-STRATEGY_COLOURS = {"adel": BLUE, "salf": ORANGE, "drop": GREEN, "wait": RED, "heterofl": PURPLE, "oracle": GREY}
+PURPLE, SKY, BROWN = "#CC79A7", "#56B4E9", "#7a5c00"
+STRATEGY_COLOURS = {
+    "adel": BLUE,
+    "salf": ORANGE,
+    "salf[average_over=all]": BROWN,
+    "drop": GREEN,
+    "wait": RED,
+    "heterofl": PURPLE,
+    "oracle": GREY,
+}
 SERIES = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 
 RC: Any = {

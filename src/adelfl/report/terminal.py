@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -88,6 +90,31 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
         "last tenth of the budget; depth: mean share of layers that devices finished in time[/dim]",
         soft_wrap=True,
     )
+
+
+def print_study(
+    title: str,
+    source: str,
+    tables: list[tuple[str, list[tuple[str, float, float, float, int]]]],
+    claims: list[dict[str, Any]],
+    console: Console | None = None,
+) -> None:
+    """Print a study: a table of final accuracies over cells, and a verdict on each claim."""
+    console = console or Console(highlight=False)
+    console.print(f"[bold]{escape(title)}[/bold]   {escape(source)}")
+    for cell, rows in tables:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        table.add_column(cell, min_width=40)
+        for name in ("final", "learning rate", "broke down"):
+            table.add_column(name, justify="right")
+        for label, mean, error, rate, broke in sorted(rows, key=lambda row: -row[1]):
+            final = f"{mean:.1f}%" if math.isnan(error) else f"{mean:.1f}% ± {error:.1f}"
+            table.add_row(escape(label), final, f"{rate:g}", f"{broke or ''}")
+        console.print(table)
+    for claim in claims:
+        spread = "" if claim["se"] is None else f" ± {claim['se']:.1f}"
+        said = f"{claim['paper']}, {claim['cell']}: {claim['ours']:.1f}{spread}"
+        console.print(f"[bold]{claim['verdict']}[/bold]: {escape(said)}", soft_wrap=True)
 
 
 def print_runs(records: list[RunRecord], root: Path, console: Console | None = None) -> None:

@@ -1,0 +1,102 @@
+"""``adelfl reproduce``."""
+
+from __future__ import annotations
+
+import json
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adelfl.cli.runs import DataDir
+from adelfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adelfl.experiments.outcome import Outcome
+    from adelfl.experiments.study import Study
+
+
+class Scale(StrEnum):
+    """Sizes of an experiment."""
+
+    cpu = "cpu"
+    full = "full"
+
+
+def reproduce(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Studies, or all; see docs/reproduction.md.")],
+    scale: Annotated[Scale, typer.Option(help="Narrow networks and fewer rounds, or the paper's.")] = Scale.cpu,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many; by default 5 (CIFAR-10: 3).")] = None,
+    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default one per core.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Folder for the runs; what is finished there is not run again.")] = Path(
+        "runs/reproduce"
+    ),
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="section.key=value", help="Change every run, such as engine.device=cuda."),
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Fill this page's tables from the folder of results.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Do the paper's experiments, and say which of its claims hold.
+
+    Each strategy's learning rate is chosen on validation data first. Runs that are finished are not run again.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from adelfl.cli.display import StudyDisplay
+    from adelfl.experiments.catalogue import NAMES, find_study
+    from adelfl.experiments.conduct import Plan, conduct
+
+    wanted = list(NAMES) if "all" in names else names
+    studies = [find_study(name, scale.value) for name in wanted]
+    if as_json and len(studies) > 1:
+        raise ConfigError("--json: name one study at a time")
+    more = list(changes or ())
+    if data_dir is not None:
+        more.append(f"data.data_dir={json.dumps(str(data_dir.absolute()))}")
+    out.mkdir(parents=True, exist_ok=True)
+    for study in studies:
+        folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
+        plan = Plan(folder, seeds or study.seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more))
+        with StudyDisplay(study.name) as display:
+            outcome = conduct(study, plan, display)
+        _leave(study, outcome, out / folder.name, scale)
+        if as_json:
+            typer.echo(json.dumps(outcome.to_json()))
+        else:
+            from adelfl.report.terminal import print_study
+
+            print_study(study.title, study.source, outcome.tables(), outcome.to_json()["claims"])
+            typer.echo(f"Tables and picture: {out / folder.name}.csv, .json, .png   Runs: {folder}")
+    if page is not None:
+        from adelfl.experiments.page import fill_page
+
+        page.write_text(fill_page(page.read_text(encoding="utf-8"), out), encoding="utf-8")
+
+
+def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
+    """Write what stays behind: tables, claims, a picture."""
+    from adelfl.record import write_json
+    from adelfl.report.style import save
+
+    outcome.write(stem)
+    about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": round(outcome.core_minutes, 1)}
+    write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
+    save(_picture(study, outcome), stem.with_name(f"{stem.name}.png"))
+
+
+def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplotlib figure
+    if study.drawing == "map":
+        from adelfl.experiments.page import map_gains
+        from adelfl.experiments.study import FIRST_LAYER_STARVES
+        from adelfl.report.gain import draw_gain
+
+        return draw_gain(map_gains(outcome), FIRST_LAYER_STARVES, study.title)
+    from adelfl.report.curves import draw_study
+
+    return draw_study(outcome.contenders(), f"{study.title}   ({study.source})")

@@ -1,0 +1,159 @@
+"""Carry a study out: choose each strategy's learning rate on validation data, then run it on the seeds.
+
+Every run is recorded in a folder of its own, so a study that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from adelfl.errors import AdelError
+from adelfl.experiments.outcome import CHANCE, Outcome, Run, Trial
+from adelfl.experiments.study import RATES, TUNING_SEED, Cell, Study
+from adelfl.record import RunRecord
+from adelfl.report.comparison import Contender
+from adelfl.runner import Job, parse_strategy, run_all
+
+_MOMENTS = {"at_25": 0.25, "at_50": 0.5, "at_60": 0.6, "at_75": 0.75, "at_100": 1.0}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a study is carried out.
+
+    Attributes
+    ----------
+    folder : Path
+        Where its runs are.
+    seeds, first_seed : int
+        Which seeds.
+    workers : int
+        Runs at a time.
+    more : tuple of str
+        Changes to every setting, such as ``engine.device=cuda``.
+    """
+
+    folder: Path
+    seeds: int
+    first_seed: int = 0
+    workers: int = 1
+    more: tuple[str, ...] = ()
+
+
+class Watch(Protocol):
+    """Is told how a study comes on."""
+
+    def stage(self, name: str, runs: int) -> None:
+        """A stage of so many runs begins."""
+
+    def row(self, job: Job, row: dict[str, Any]) -> None:
+        """A run has been evaluated, or has done a round."""
+
+    def done(self, job: Job, accuracy: float | None) -> None:
+        """A run has ended; None if it broke down."""
+
+
+def conduct(study: Study, plan: Plan, watch: Watch) -> Outcome:
+    """Do what has not been done yet, and sum up.
+
+    Parameters
+    ----------
+    study : Study
+        What to do.
+    plan : Plan
+        How much of it, and where.
+    watch : Watch
+        Who is told.
+
+    Returns
+    -------
+    Outcome
+    """
+    places = [(cell, word) for cell in study.cells for word in study.strategies]
+    tuning = {
+        (*place, rate): _job(study, plan, *place, rate, TUNING_SEED, tuning=True) for place in places for rate in RATES
+    }
+    found = _run(list(tuning.values()), plan, "learning rates", watch)
+    validation = {key: found[job.folder] for key, job in tuning.items()}
+    best = {place: _best_rate({rate: validation[(*place, rate)] for rate in RATES}) for place in places}
+    seeds = range(plan.first_seed, plan.first_seed + plan.seeds)
+    final = {(*place, seed): _job(study, plan, *place, best[place], seed) for seed in seeds for place in places}
+    _run(list(final.values()), plan, "runs", watch)
+    runs = tuple(
+        _summed_up(cell, word, seed, best[cell, word], RunRecord.open(final[cell, word, seed].folder))
+        for cell, word in places
+        for seed in seeds
+    )
+    trials = tuple(
+        Trial(cell.key, word, rate, math.nan if accuracy is None else accuracy)
+        for (cell, word, rate), accuracy in validation.items()
+    )
+    return Outcome(
+        study, runs, trials, {(cell.key, word, seed): job.folder for (cell, word, seed), job in final.items()}
+    )
+
+
+def _best_rate(validation: Mapping[float, float | None]) -> float:
+    """Of equal accuracies the smaller rate; a run that broke down is the worst."""
+    return max(sorted(validation), key=lambda rate: validation[rate] or 0.0)
+
+
+def _job(study: Study, plan: Plan, cell: Cell, word: str, rate: float, seed: int, *, tuning: bool = False) -> Job:
+    more = (*plan.more, *study.tuning) if tuning else plan.more
+    name, options = parse_strategy(word)
+    said = study.setting(cell, rate, *more).with_strategy(name, options, seed)
+    safe = re.sub(r"[^\w=.-]+", "_", word).strip("_")
+    place = plan.folder / cell.key / ("tuning" if tuning else "runs")
+    return Job(word, seed, said.model_dump_json(), place / f"{safe}-rate{rate:g}-seed{seed}")
+
+
+def _run(jobs: list[Job], plan: Plan, stage: str, watch: Watch) -> dict[Path, float | None]:
+    """Final accuracy by folder; None for a run that broke down, which is not tried again."""
+    watch.stage(stage, len(jobs))
+    broken = [job for job in jobs if RunRecord(job.folder).failure is not None]
+    found: dict[Path, float | None] = {job.folder: None for job in broken}
+    for job in broken:
+        watch.done(job, None)
+    for job, result in run_all([job for job in jobs if job.folder not in found], plan.workers, watch.row):
+        if not isinstance(result, AdelError):
+            found[job.folder] = float(result["final_accuracy"])
+        elif RunRecord(job.folder).failure is not None:
+            found[job.folder] = None
+        else:
+            raise result
+        watch.done(job, found[job.folder])
+    return found
+
+
+def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord) -> Run:
+    deadlines = (record.about.get("schedule") or {}).get("deadlines") or [
+        record.about["budget"] / record.about["rounds"]
+    ]
+    nothing = {"final_accuracy": CHANCE, "depth": 0.0, "rounds": len(record.rounds)}
+    result = record.result or nothing
+    if record.result is None:
+        moments = np.full(len(_MOMENTS), CHANCE)
+    else:
+        moments = Contender(word, "", [record]).curve(np.array(list(_MOMENTS.values())))[0]
+    accuracies: dict[str, Any] = dict(zip(_MOMENTS, moments.tolist(), strict=True))
+    return Run(
+        cell=cell.key,
+        strategy=word,
+        label=record.about["label"],
+        seed=seed,
+        rate=rate,
+        final=float(result["final_accuracy"]),
+        **accuracies,
+        depth=float(result["depth"]),
+        rounds=int(result["rounds"]),
+        first_deadline=float(deadlines[0]),
+        last_deadline=float(deadlines[-1]),
+        broke_down=record.result is None,
+    )

@@ -1,0 +1,243 @@
+"""What came out of a study: a row per run, differences between strategies on the same luck, and verdicts."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from adelfl.errors import ConfigError
+from adelfl.experiments.study import Cell, Claim, Study
+from adelfl.record import RunRecord, find_runs
+from adelfl.report.comparison import Contender, standard_error
+
+Floats = NDArray[np.float64]
+
+CHANCE = 0.1
+"""Accuracy that a run which broke down counts with: that of guessing one of ten labels."""
+
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run on test data. Times are shares of the budget."""
+
+    cell: str
+    strategy: str
+    label: str
+    seed: int
+    rate: float
+    final: float
+    at_25: float
+    at_50: float
+    at_60: float
+    at_75: float
+    at_100: float
+    depth: float
+    rounds: int
+    first_deadline: float
+    last_deadline: float
+    broke_down: bool
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run on validation data, to choose a learning rate; the accuracy is NaN if it broke down."""
+
+    cell: str
+    strategy: str
+    rate: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Points of accuracy between two strategies, over seeds that both met."""
+
+    mean: float
+    error: float
+    seeds: int
+
+    @property
+    def margin(self) -> float:
+        """Half of Student's 95 % interval; infinite for one seed."""
+        if self.seeds < 2:
+            return math.inf
+        return float(stats.t.ppf((1 + _CONFIDENCE) / 2, self.seeds - 1)) * self.error
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim in one cell, and what we saw there."""
+
+    claim: str
+    cell: str
+    paper: float | None
+    ours: float
+    error: float
+    verdict: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``--json`` says it."""
+        said = self.claim if self.paper is None else f"{self.claim} ({self.paper:+g} points)"
+        error = None if math.isnan(self.error) else self.error
+        return {"paper": said, "cell": self.cell, "ours": self.ours, "se": error, "verdict": self.verdict}
+
+
+def judge(claimed: float | None, seen: Difference) -> str:
+    """Whether a difference is as the paper says, with 95 % confidence."""
+    if seen.seeds < 2:
+        return "not judged (one seed)"
+    low, high = seen.mean - seen.margin, seen.mean + seen.margin
+    if low > 0:
+        return "holds" if claimed is None or high >= claimed else "holds, but smaller"
+    if high < 0:
+        return "does not hold: the reverse"
+    if claimed is not None and high < claimed:
+        return "does not hold: no such difference"
+    return "not seen: no clear difference"
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Runs and trials of a study."""
+
+    study: Study
+    runs: tuple[Run, ...]
+    trials: tuple[Trial, ...] = ()
+    folders: Mapping[tuple[str, str, int], Path] = field(default_factory=dict)
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, str], list[Run]]:
+        found: dict[tuple[str, str], list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: run.seed):
+            found.setdefault((run.cell, run.strategy), []).append(run)
+        return found
+
+    def of(self, cell: Cell, strategy: str) -> list[Run]:
+        """The runs of a strategy in a cell, by seed."""
+        return self._by_place[cell.key, strategy]
+
+    def accuracy(self, cell: Cell, strategy: str, at: str = "final") -> Floats:
+        """Accuracy in percent, one per seed."""
+        key = at if at == "final" else f"at_{at.rstrip('%')}"
+        return np.array([100.0 * getattr(run, key) for run in self.of(cell, strategy)])
+
+    def difference(self, cell: Cell, better: str, worse: str, at: str = "final") -> Difference:
+        """Points by which one strategy ends above another on the same luck."""
+        gap = self.accuracy(cell, better, at) - self.accuracy(cell, worse, at)
+        return Difference(float(gap.mean()), standard_error(gap), gap.size)
+
+    def verdicts(self) -> list[Verdict]:
+        """Every claim in every cell where it is looked at."""
+        found = [
+            self._verdict(claim, cell)
+            for claim in self.study.claims
+            for cell in self.study.cells
+            if not claim.cells or cell.key in claim.cells
+        ]
+        return found + (self._deadlines() if self.study.falling else [])
+
+    def _verdict(self, claim: Claim, cell: Cell) -> Verdict:
+        seen = self.difference(cell, claim.better, claim.worse, claim.at)
+        sentence = f"{claim.sentence} [{claim.better} − {claim.worse}]"
+        return Verdict(sentence, cell.key, claim.points, seen.mean, seen.error, judge(claim.points, seen))
+
+    def _deadlines(self) -> list[Verdict]:
+        found = []
+        for cell in self.study.cells:
+            ratio = np.array([run.first_deadline / run.last_deadline for run in self.of(cell, "adel")])
+            if ratio.min() > 1 + 1e-9:
+                word = "holds"
+            else:
+                word = "does not hold: they are equal" if ratio.max() <= 1 + 1e-9 else "holds for some fleets"
+            sentence = "planned deadlines decrease over the rounds [first / last deadline]"
+            found.append(Verdict(sentence, cell.key, None, float(ratio.mean()), standard_error(ratio), word))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``adelfl reproduce --json`` prints. With several cells, names are cell/strategy."""
+        strategies = {}
+        for (key, strategy), runs in self._by_place.items():
+            name = strategy if len(self.study.cells) == 1 else f"{key}/{strategy}"
+            strategies[name] = {
+                "final_accuracy": [run.final for run in runs],
+                "seeds": [run.seed for run in runs],
+                "rate": runs[0].rate,
+                "depth": float(np.mean([run.depth for run in runs])),
+                "rounds": float(np.mean([run.rounds for run in runs])),
+                "broke_down": sum(run.broke_down for run in runs),
+            }
+        return {"claims": [v.to_json() for v in self.verdicts()], "strategies": strategies}
+
+    @property
+    def core_minutes(self) -> float:
+        """How long the rounds of its runs took on this machine, those of the trials included."""
+        roots = {folder.parents[2] for folder in self.folders.values()}
+        return sum(record.wall_seconds for root in roots for record in find_runs(root)) / 60.0
+
+    def contenders(self) -> list[tuple[str, list[Contender]]]:
+        """Each cell's title and its strategies, for a picture."""
+        found = []
+        for cell in self.study.cells:
+            here = []
+            for strategy in self.study.strategies:
+                records = [RunRecord(self.folders[cell.key, strategy, run.seed]) for run in self.of(cell, strategy)]
+                here.append(Contender(strategy, records[0].about["label"], [r for r in records if len(r.rounds) > 0]))
+            found.append((cell.title, here))
+        return found
+
+    def tables(self) -> list[tuple[str, list[tuple[str, float, float, float, int]]]]:
+        """For each cell, its title and rows of label, mean, standard error, chosen rate, seeds that broke down."""
+        found = []
+        for cell in self.study.cells:
+            rows = []
+            for strategy in self.study.strategies:
+                runs, accuracy = self.of(cell, strategy), self.accuracy(cell, strategy)
+                broke = sum(run.broke_down for run in runs)
+                rows.append((runs[0].label, float(accuracy.mean()), standard_error(accuracy), runs[0].rate, broke))
+            found.append((cell.title, rows))
+        return found
+
+    def write(self, stem: Path) -> list[Path]:
+        """Write ``STEM.csv`` (runs) and ``STEM-rates.csv`` (trials)."""
+        paths = [stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}-rates.csv")]
+        _write_rows(paths[0], Run, self.runs)
+        _write_rows(paths[1], Trial, self.trials)
+        return paths
+
+    @classmethod
+    def read(cls, study: Study, stem: Path) -> Outcome:
+        """Read what :meth:`write` wrote."""
+        runs = _read_rows(stem.with_name(f"{stem.name}.csv"), Run)
+        trials = _read_rows(stem.with_name(f"{stem.name}-rates.csv"), Trial)
+        return cls(study, tuple(runs), tuple(trials))
+
+
+def _write_rows(path: Path, kind: type[Any], rows: Iterable[Any]) -> None:
+    names = [f.name for f in fields(kind)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for row in rows:
+            values = asdict(row)
+            writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in map(values.__getitem__, names)])
+
+
+def _read_rows(path: Path, kind: type[Any]) -> list[Any]:
+    convert: dict[type, Any] = {bool: lambda word: word == "True", int: int, float: float, str: str}
+    hints = get_type_hints(kind)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return [kind(**{k: convert[hints[k]](v) for k, v in row.items()}) for row in csv.DictReader(file)]
+    except (OSError, KeyError, ValueError, TypeError) as trouble:
+        raise ConfigError(f"{path}: not a table of results ({trouble})") from None

@@ -1,0 +1,105 @@
+"""What an experiment of the paper is: settings, strategies, and claims that can turn out wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from adelfl.config.run import RunFile, load_run
+
+RATES = (0.05, 0.1, 0.5, 1.0)
+"""The paper's choice of η_0; each strategy gets the best of them on validation data."""
+
+TUNING_SEED = 1000
+"""Learning rates are chosen on luck that no reported run meets."""
+
+FIRST_LAYER_STARVES = 0.2
+"""Above this probability that nobody delivers the first layer, the paper's bound and its gains begin to matter."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting of a study.
+
+    Attributes
+    ----------
+    key : str
+        Its name in files.
+    title : str
+        Its name for readers.
+    changes : tuple of str
+        ``section.key=value`` pairs on top of the study's own.
+    paper : bool
+        Whether the setting is one of the paper's.
+    """
+
+    key: str
+    title: str
+    changes: tuple[str, ...]
+    paper: bool = False
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The paper says that one strategy ends above another.
+
+    Attributes
+    ----------
+    sentence : str
+        What the paper says.
+    better, worse : str
+        Strategies, as the user writes them.
+    points : float or None
+        By how many points of accuracy, if the paper says.
+    at : str
+        "final", or a share of the budget such as "60%".
+    cells : tuple of str
+        Where it is looked at; empty for every cell.
+    """
+
+    sentence: str
+    better: str
+    worse: str
+    points: float | None = None
+    at: str = "final"
+    cells: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """One figure or table.
+
+    Attributes
+    ----------
+    name, title, source : str
+        What the command line calls it, what readers call it, and where in the paper it is.
+    changes : tuple of str
+        The setting that all cells share.
+    cells : tuple of Cell
+    strategies : tuple of str
+        As the user writes them.
+    claims : tuple of Claim
+    seeds : int
+        How many runs of each, by default.
+    tuning : tuple of str
+        Changes for runs that only choose a learning rate.
+    falling : bool
+        Whether the paper shows deadlines that fall over the rounds.
+    drawing : {"curves", "map"}
+    """
+
+    name: str
+    title: str
+    source: str
+    changes: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    strategies: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
+    seeds: int = 5
+    tuning: tuple[str, ...] = ()
+    falling: bool = False
+    drawing: Literal["curves", "map"] = "curves"
+
+    def setting(self, cell: Cell, rate: float, *more: str) -> RunFile:
+        """The experiment of a cell at an initial learning rate."""
+        return load_run(None, [*self.changes, *cell.changes, f"learning_rate.initial={rate}", *more])

@@ -1,0 +1,291 @@
+"""The paper's experiments as commands: what is tuned on what, who meets which luck, when a claim holds."""
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from small_worlds import dataset_of, typed
+
+from adelfl.errors import ConfigError
+from adelfl.experiments.catalogue import NAMES, find_study
+from adelfl.experiments.conduct import Plan, conduct
+from adelfl.experiments.outcome import CHANCE, Difference, Outcome, Run, judge
+from adelfl.experiments.page import claims_table, fill_page, map_gains, results_table
+from adelfl.experiments.study import RATES, TUNING_SEED, Cell, Claim, Study
+from adelfl.record import RunRecord, find_runs
+from adelfl.strategies import find_strategy
+
+PAPER = ("mnist-mlp", "mnist-cnn", "cifar-vgg11", "cifar-vgg13", "robust-l2", "robust-constant", "robust-e3")
+PAPER += ("robust-e5", "table-2")
+
+
+class Silent:
+    def __init__(self):
+        self.ended = []
+
+    def stage(self, name, runs):
+        pass
+
+    def row(self, job, row):
+        pass
+
+    def done(self, job, accuracy):
+        self.ended.append((job, accuracy))
+
+
+TINY = Study(
+    name="tiny",
+    title="Tiny",
+    source="nowhere",
+    changes=("data.name=digits", "training.rounds=6", "training.evaluations=6", "fleet.devices=4"),
+    cells=(Cell("calm", "Calm", ("training.depth=0.5",)), Cell("starved", "Starved", ("training.depth=0.1",))),
+    strategies=("adel", "salf", "oracle"),
+    claims=(Claim("adel wins", "adel", "salf", 20.0), Claim("in one cell", "oracle", "salf", cells=("calm",))),
+    seeds=2,
+    tuning=("data.validation=0.25",),
+    falling=True,
+)
+
+
+def run_of(cell, strategy, seed, final, **more):
+    moments = {f"at_{share}": final for share in (25, 50, 60, 75, 100)}
+    values = {"rate": 0.1, "depth": 0.5, "rounds": 6, "first_deadline": 2.0, "last_deadline": 1.0, "broke_down": False}
+    return Run(cell=cell, strategy=strategy, label=strategy, seed=seed, final=final, **moments, **values | more)
+
+
+def outcome_of(study, accuracy):
+    """An outcome with ``accuracy(cell, strategy, seed)`` in place of runs."""
+    runs = [
+        run_of(cell.key, strategy, seed, accuracy(cell.key, strategy, seed))
+        for cell in study.cells
+        for strategy in study.strategies
+        for seed in range(study.seeds)
+    ]
+    return Outcome(study, tuple(runs))
+
+
+# -- the catalogue
+
+
+@pytest.mark.parametrize("scale", ["cpu", "full"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_of_every_study_can_be_read(name, scale):
+    study = find_study(name, scale)
+    assert study.name == name
+    assert len({cell.key for cell in study.cells}) == len(study.cells)
+    for cell in study.cells:
+        for rate in RATES:
+            said = study.setting(cell, rate)
+            assert said.learning_rate.initial == rate
+            assert said.data.validation == 0.0
+            assert study.setting(cell, rate, *study.tuning).data.validation > 0
+    for word in study.strategies:
+        find_strategy(word.split("[")[0])
+    for claim in study.claims:
+        assert {claim.better, claim.worse} <= set(study.strategies)
+        assert set(claim.cells) <= {cell.key for cell in study.cells}
+
+
+def test_the_papers_studies_are_the_papers():
+    assert set(PAPER) < set(NAMES)
+    for name in PAPER:
+        study = find_study(name, "full")
+        assert {"adel", "salf", "salf[average_over=all]", "drop", "wait", "heterofl", "oracle"} == set(study.strategies)
+        assert study.seeds >= (5 if "mnist" in name else 3)
+        said = study.setting(study.cells[0], 0.1)
+        assert (said.fleet.devices, said.training.batch, said.model.width) == (30, 16, 1.0)
+    budgets = {c.key: study.setting(c, 0.1).training.budget_share for c in find_study("table-2").cells}
+    assert list(budgets) == ["T1200", "T1600", "T2000", "T2400"]
+    assert np.allclose(list(budgets.values()), np.array([1200, 1600, 2000, 2400]) / 2400)
+
+
+def test_a_study_that_is_not_known_is_one_sentence():
+    with pytest.raises(ConfigError, match="did you mean 'mnist-mlp'"):
+        find_study("mnist-mpl")
+
+
+# -- carrying one out
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    watch = Silent()
+    return conduct(TINY, Plan(folder, seeds=2, first_seed=3), watch), folder, watch
+
+
+def test_every_strategy_gets_the_same_effort_on_validation_data_only(tiny):
+    outcome, folder, _ = tiny
+    tried = {(t.cell, t.strategy): set() for t in outcome.trials}
+    for t in outcome.trials:
+        tried[t.cell, t.strategy].add(t.rate)
+    assert set(tried) == {(c.key, s) for c in TINY.cells for s in TINY.strategies}
+    assert all(rates == set(RATES) for rates in tried.values())
+    for record in find_runs(folder):
+        tuning = record.folder.parent.name == "tuning"
+        assert (record.about["config"]["data"]["validation"] > 0) == tuning
+        assert (record.about["seed"] == TUNING_SEED) == tuning
+
+
+def test_the_rate_that_is_best_on_validation_data_is_run(tiny):
+    outcome, _, _ = tiny
+    for cell in TINY.cells:
+        for strategy in TINY.strategies:
+            trials = {t.rate: t.accuracy for t in outcome.trials if (t.cell, t.strategy) == (cell.key, strategy)}
+            (rate,) = {run.rate for run in outcome.of(cell, strategy)}
+            assert trials[rate] == max(trials.values())
+
+
+def test_strategies_meet_the_same_luck(tiny):
+    outcome, _, _ = tiny
+    for cell in TINY.cells:
+        assert [run.seed for run in outcome.of(cell, "adel")] == [3, 4]
+        for seed in (3, 4):
+            about = [RunRecord(outcome.folders[cell.key, s, seed]).about for s in TINY.strategies]
+            for one, other in pairwise(about):
+                assert (one["budget"], one["constants"]) == (other["budget"], other["constants"])
+
+
+def test_what_is_finished_is_not_run_again(tiny):
+    outcome, folder, _ = tiny
+    before = {r.folder: (r.folder / "result.json").stat().st_mtime_ns for r in find_runs(folder)}
+    again = conduct(TINY, Plan(folder, seeds=2, first_seed=3), Silent())
+    assert again.runs == outcome.runs
+    assert again.trials == outcome.trials
+    assert {f: (f / "result.json").stat().st_mtime_ns for f in before} == before
+
+
+def test_a_run_that_breaks_down_counts_as_guessing_and_loses_the_choice(tmp_path):
+    # A weight decay of 50 times a step of 1 overshoots ever further.
+    broken = replace(
+        TINY,
+        changes=(*TINY.changes, "training.rounds=60", "training.weight_decay=50"),
+        cells=TINY.cells[:1],
+        strategies=("salf", "oracle"),
+        claims=(),
+        falling=False,
+    )
+    watch = Silent()
+    outcome = conduct(broken, Plan(tmp_path, seeds=1), watch)
+    rates = [t for t in outcome.trials if t.strategy == "oracle"]
+    assert [math.isnan(t.accuracy) for t in sorted(rates, key=lambda t: t.rate)][-1]
+    assert None in [accuracy for _, accuracy in watch.ended]
+    for run in outcome.runs:
+        assert run.broke_down == (run.final == CHANCE and run.depth == 0.0)
+    assert conduct(broken, Plan(tmp_path, seeds=1), Silent()).runs == outcome.runs
+
+
+# -- what came out
+
+
+def test_differences_are_paired_by_seed():
+    luck = {0: 0.3, 1: 0.9}
+    outcome = outcome_of(TINY, lambda cell, strategy, seed: luck[seed] + (0.05 if strategy == "adel" else 0.0))
+    seen = outcome.difference(TINY.cells[0], "adel", "salf")
+    assert seen.mean == pytest.approx(5.0)
+    assert seen.error == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "mean", "error", "seeds", "verdict"),
+    [
+        (None, 5.0, 1.0, 5, "holds"),
+        (13.0, 12.0, 1.0, 5, "holds"),
+        (20.0, 5.0, 1.0, 5, "holds, but smaller"),
+        (None, 1.0, 1.0, 5, "not seen: no clear difference"),
+        (20.0, 1.0, 1.0, 5, "does not hold: no such difference"),
+        (None, -5.0, 1.0, 5, "does not hold: the reverse"),
+        # Three seeds: Student's interval is 4.3 standard errors, not 2.
+        (None, 4.0, 1.0, 3, "not seen: no clear difference"),
+        (None, 5.0, math.nan, 1, "not judged (one seed)"),
+    ],
+)
+def test_a_verdict_needs_95_percent(claimed, mean, error, seeds, verdict):
+    assert judge(claimed, Difference(mean, error, seeds)) == verdict
+
+
+def test_claims_are_looked_at_in_every_cell_or_where_they_say():
+    outcome = outcome_of(TINY, lambda cell, strategy, seed: 0.5)
+    places = [(v.claim.split(" [")[0], v.cell) for v in outcome.verdicts()]
+    assert places == [
+        ("adel wins", "calm"),
+        ("adel wins", "starved"),
+        ("in one cell", "calm"),
+        ("planned deadlines decrease over the rounds", "calm"),
+        ("planned deadlines decrease over the rounds", "starved"),
+    ]
+
+
+def test_results_survive_a_file(tiny, tmp_path):
+    outcome, _, _ = tiny
+    outcome.write(tmp_path / "tiny")
+    again = Outcome.read(TINY, tmp_path / "tiny")
+    for one, other in zip(outcome.runs, again.runs, strict=True):
+        assert (one.cell, one.strategy, one.seed, one.broke_down) == (
+            other.cell,
+            other.strategy,
+            other.seed,
+            other.broke_down,
+        )
+        assert one.final == pytest.approx(other.final, rel=1e-5)
+    assert results_table(outcome) == results_table(again)
+    assert claims_table(outcome) == claims_table(again)
+
+
+def test_a_page_keeps_what_has_no_results(tmp_path):
+    page = "Text.\n<!-- results: nowhere-at-all -->\nold\n<!-- end -->\nMore.\n"
+    assert fill_page(page, tmp_path) == page
+
+
+def test_the_map_knows_its_places():
+    study = find_study("map")
+    outcome = outcome_of(study, lambda cell, strategy, seed: 0.5 + 0.1 * (strategy == "adel"))
+    gains = map_gains(outcome)
+    assert set(gains) == {"salf", "drop"}
+    assert set(gains["salf"]) == {
+        (U, L, d) for U in (5, 10, 30, 100) for L in (2, 3, 5, 8) for d in (0.1, 0.15, 0.25, 0.35, 0.5, 0.7)
+    }
+    assert all(mean == pytest.approx(10.0) for mean, _ in gains["drop"].values())
+
+
+# -- the command line
+
+
+def test_json_is_all_that_is_printed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("adelfl.experiments.catalogue._MNIST_MLP", replace(TINY, name="mnist-mlp"))
+    done = typed("reproduce", "mnist-mlp", "--seeds", "2", "--jobs", "1", "--json")
+    found = json.loads(done.out)
+    assert set(found) == {"claims", "strategies"}
+    assert set(found["claims"][0]) >= {"paper", "ours", "se", "verdict"}
+    assert len(found["strategies"]["calm/adel"]["final_accuracy"]) == 2
+    for ending in (".csv", "-rates.csv", ".json", ".png"):
+        assert (tmp_path / "results" / f"mnist-mlp{ending}").stat().st_size > 0
+
+
+def test_a_mistake_in_the_name_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = typed("reproduce", "table-3")
+    assert done.code == 2
+    assert "did you mean 'table-2'?" in done.err
+    assert not list(tmp_path.iterdir())
+
+
+# -- the paper's sizes
+
+
+def cifar_like():
+    return dataset_of((3, 32, 32), samples=1200, classes=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PAPER if "mnist" not in name])
+def test_the_papers_sizes_run(name, tmp_path):
+    study = find_study(name, "full")
+    few = replace(study, cells=study.cells[-1:], strategies=("adel",), claims=(), falling=False)
+    more = ("training.rounds=2", "training.evaluations=1", "data.factory=test_experiments:cifar_like")
+    outcome = conduct(few, Plan(tmp_path, seeds=1, more=more), Silent())
+    assert outcome.runs[0].rounds == 2
