@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench clean help
+.PHONY: demo test test-slow lint bench reproduce clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,12 @@ bench: $(READY) ## side-by-side measurements
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/planner.py
 	$(BIN)/python bench/simulators.py
+
+# Where MNIST and CIFAR-10 are, if they are at hand; otherwise they come from the Hugging Face hub.
+ADELFL_DATA ?= $(wildcard ../shared/data)
+
+reproduce: $(READY) ## the paper's experiments at cpu scale; takes hours, and goes on where it was stopped
+	$(if $(ADELFL_DATA),ADELFL_DATA='$(ADELFL_DATA)') $(BIN)/adelfl reproduce all --out docs/results --page docs/reproduction.md
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.png .bench-envs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -109,10 +110,10 @@ class StudyDisplay(_Display):
         if row["accuracy"] is not None:
             self.bars.update(self.task, note=f"{self._what(job)} {row['accuracy']:.1%}")
 
-    def done(self, job: Job, accuracy: float | None) -> None:
+    def done(self, job: Job, accuracy: float) -> None:
         """Show that a run ended."""
         self.ended += 1
-        said = f"{self._what(job)} {'broke down' if accuracy is None else f'{accuracy:.1%}'}"
+        said = f"{self._what(job)} {'broke down' if math.isnan(accuracy) else f'{accuracy:.1%}'}"
         self.bars.update(self.task, completed=self.ended, note=said)
         if not self.console.is_terminal:
             self.console.print(f"{self.name} {self.stage_name} {self.ended}/{self.total}: {said}", highlight=False)

@@ -67,6 +67,7 @@ _MNIST_MLP = Study(
         *_above(("drop", "wait", "heterofl"), _MNIST_CLAIM),
     ),
     tuning=_SIXTH,
+    tuning_seeds=3,
     falling=True,
 )
 
@@ -77,6 +78,7 @@ _MNIST_CNN = replace(
     source="Fig. 2 (c)",
     changes=(*_MNIST, "model.name=cnn", "training.evaluations=25"),
     cells=_mnist_cells((0.5, 0.15), ("paper", "slow"), 300),
+    tuning_seeds=1,
     claims=(
         Claim("SALF remains less efficient than ADEL-FL", "adel", "salf"),
         *_above(("drop", "wait", "heterofl"), _MNIST_CLAIM),
@@ -246,6 +248,7 @@ _MAP = Study(
     ),
     strategies=("adel", "salf", "drop"),
     tuning=("data.validation=0.2", "training.evaluations=10"),
+    tuning_seeds=2,
     drawing="map",
 )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ import numpy as np
 
 from adelfl.errors import AdelError
 from adelfl.experiments.outcome import CHANCE, Outcome, Run, Trial
-from adelfl.experiments.study import RATES, TUNING_SEED, Cell, Study
+from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Study
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender
 from adelfl.runner import Job, parse_strategy, run_all
@@ -56,8 +55,8 @@ class Watch(Protocol):
     def row(self, job: Job, row: dict[str, Any]) -> None:
         """A run has been evaluated, or has done a round."""
 
-    def done(self, job: Job, accuracy: float | None) -> None:
-        """A run has ended; None if it broke down."""
+    def done(self, job: Job, accuracy: float) -> None:
+        """A run has ended; NaN if it broke down."""
 
 
 def conduct(study: Study, plan: Plan, watch: Watch) -> Outcome:
@@ -77,12 +76,16 @@ def conduct(study: Study, plan: Plan, watch: Watch) -> Outcome:
     Outcome
     """
     places = [(cell, word) for cell in study.cells for word in study.strategies]
+    tuning_seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + study.tuning_seeds)
     tuning = {
-        (*place, rate): _job(study, plan, *place, rate, TUNING_SEED, tuning=True) for place in places for rate in RATES
+        (*place, rate, seed): _job(study, plan, *place, rate, seed, tuning=True)
+        for place in places
+        for rate in RATES
+        for seed in tuning_seeds
     }
-    found = _run(list(tuning.values()), plan, "learning rates", watch)
-    validation = {key: found[job.folder] for key, job in tuning.items()}
-    best = {place: _best_rate({rate: validation[(*place, rate)] for rate in RATES}) for place in places}
+    accuracy = _run(list(tuning.values()), plan, "learning rates", watch)
+    trials = {key: Trial(key[0].key, *key[1:], accuracy[job.folder]) for key, job in tuning.items()}
+    best = {place: _best_rate([t for key, t in trials.items() if key[:2] == place]) for place in places}
     seeds = range(plan.first_seed, plan.first_seed + plan.seeds)
     final = {(*place, seed): _job(study, plan, *place, best[place], seed) for seed in seeds for place in places}
     _run(list(final.values()), plan, "runs", watch)
@@ -91,18 +94,14 @@ def conduct(study: Study, plan: Plan, watch: Watch) -> Outcome:
         for cell, word in places
         for seed in seeds
     )
-    trials = tuple(
-        Trial(cell.key, word, rate, math.nan if accuracy is None else accuracy)
-        for (cell, word, rate), accuracy in validation.items()
-    )
-    return Outcome(
-        study, runs, trials, {(cell.key, word, seed): job.folder for (cell, word, seed), job in final.items()}
-    )
+    folders = {(cell.key, word, seed): job.folder for (cell, word, seed), job in final.items()}
+    return Outcome(study, runs, tuple(trials.values()), folders)
 
 
-def _best_rate(validation: Mapping[float, float | None]) -> float:
-    """Of equal accuracies the smaller rate; a run that broke down is the worst."""
-    return max(sorted(validation), key=lambda rate: validation[rate] or 0.0)
+def _best_rate(trials: list[Trial]) -> float:
+    """By mean accuracy, a run that broke down counting as none; of equal ones the smaller rate."""
+    score = {rate: np.mean([np.nan_to_num(t.accuracy) for t in trials if t.rate == rate]) for rate in RATES}
+    return max(sorted(score), key=score.__getitem__)
 
 
 def _job(study: Study, plan: Plan, cell: Cell, word: str, rate: float, seed: int, *, tuning: bool = False) -> Job:
@@ -114,18 +113,18 @@ def _job(study: Study, plan: Plan, cell: Cell, word: str, rate: float, seed: int
     return Job(word, seed, said.model_dump_json(), place / f"{safe}-rate{rate:g}-seed{seed}")
 
 
-def _run(jobs: list[Job], plan: Plan, stage: str, watch: Watch) -> dict[Path, float | None]:
-    """Final accuracy by folder; None for a run that broke down, which is not tried again."""
+def _run(jobs: list[Job], plan: Plan, stage: str, watch: Watch) -> dict[Path, float]:
+    """Final accuracy by folder; NaN for a run that broke down, which is not tried again."""
     watch.stage(stage, len(jobs))
     broken = [job for job in jobs if RunRecord(job.folder).failure is not None]
-    found: dict[Path, float | None] = {job.folder: None for job in broken}
+    found: dict[Path, float] = {job.folder: math.nan for job in broken}
     for job in broken:
-        watch.done(job, None)
+        watch.done(job, math.nan)
     for job, result in run_all([job for job in jobs if job.folder not in found], plan.workers, watch.row):
         if not isinstance(result, AdelError):
             found[job.folder] = float(result["final_accuracy"])
         elif RunRecord(job.folder).failure is not None:
-            found[job.folder] = None
+            found[job.folder] = math.nan
         else:
             raise result
         watch.done(job, found[job.folder])

@@ -56,6 +56,7 @@ class Trial:
     cell: str
     strategy: str
     rate: float
+    seed: int
     accuracy: float
 
 

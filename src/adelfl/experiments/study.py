@@ -10,7 +10,7 @@ from adelfl.config.run import RunFile, load_run
 RATES = (0.05, 0.1, 0.5, 1.0)
 """The paper's choice of η_0; each strategy gets the best of them on validation data."""
 
-TUNING_SEED = 1000
+FIRST_TUNING_SEED = 1000
 """Learning rates are chosen on luck that no reported run meets."""
 
 FIRST_LAYER_STARVES = 0.2
@@ -83,6 +83,8 @@ class Study:
         How many runs of each, by default.
     tuning : tuple of str
         Changes for runs that only choose a learning rate.
+    tuning_seeds : int
+        How many runs of each rate there are to choose by.
     falling : bool
         Whether the paper shows deadlines that fall over the rounds.
     drawing : {"curves", "map"}
@@ -97,6 +99,7 @@ class Study:
     claims: tuple[Claim, ...] = ()
     seeds: int = 5
     tuning: tuple[str, ...] = ()
+    tuning_seeds: int = 1
     falling: bool = False
     drawing: Literal["curves", "map"] = "curves"
 

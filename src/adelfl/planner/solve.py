@@ -95,7 +95,7 @@ class Solution:
 
     @cached_property
     def advice(self) -> str:
-        """Whether a plan is worth the trouble for this fleet (docs/reproduction.md, "When does a deadline plan pay?")."""
+        """Whether a plan is worth its trouble here: docs/reproduction.md, "When does a deadline plan pay?"."""
         without, with_plan = self.first_layer_empty
         if without >= P_EMPTY_LIMIT:
             worth = "a plan gains most here"
@@ -104,8 +104,8 @@ class Solution:
         else:
             worth = "a plan gains little here, and using stragglers' layers at a uniform deadline (salf) does as well"
         return (
-            f"Without a plan the first layer would stay empty in {_percent(without)} of rounds (uniform deadline, batch "
-            f"{self.problem.baseline_batch}), with it in {_percent(with_plan)} at most: {worth}."
+            f"Without a plan the first layer would stay empty in {_percent(without)} of rounds (uniform deadline, "
+            f"batch {self.problem.baseline_batch}), with it in {_percent(with_plan)} at most: {worth}."
         )
 
     @cached_property

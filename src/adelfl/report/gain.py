@@ -29,7 +29,7 @@ def draw_gain(
     keys = list(next(iter(gains.values())))
     U, L = sorted({key[0] for key in keys}), sorted({key[1] for key in keys})
     depths = sorted({key[2] for key in keys})
-    most = max(abs(mean) for points in gains.values() for mean, _ in points.values())
+    most = float(np.quantile([abs(mean) for points in gains.values() for mean, _ in points.values()], 0.97))
     with matplotlib.rc_context(RC):
         fig = figure(3.1 * len(L) + 1.0, 3.2 * len(gains) + 0.6)
         axes = fig.subplots(len(gains), len(L), squeeze=False, sharex=True, sharey=True)
