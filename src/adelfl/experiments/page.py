@@ -1,6 +1,8 @@
-"""Tables of docs/reproduction.md, made from the results' CSV files, between marks that name the study.
+"""Tables of the documents, made from the results' CSV files, between marks that name what they show.
 
-<!-- results: mnist-mlp -->
+<!-- results: mnist-mlp -->                                a study's final accuracies
+<!-- claims: mnist-mlp -->                                 and its verdicts
+<!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
 ...
 <!-- end -->
 """
@@ -10,32 +12,54 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from adelfl.experiments.catalogue import find_study
 from adelfl.experiments.outcome import Outcome, Verdict
+from adelfl.report.comparison import standard_error
 
-_MARKED = re.compile(r"(<!-- (results|claims): ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- (results|claims|headline): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill_page(text: str, results: Path) -> str:
-    """Write the tables of every study that the page names, from the files in a folder; others stay as they are."""
+    """Write the tables that a page asks for from the files in a folder; one that has no files stays as it is."""
 
     def table(found: re.Match[str]) -> str:
-        begin, what, name, end = found.groups()
-        if not (results / f"{name}.csv").is_file():
+        begin, what, names, end = found.groups()
+        studies = {word.partition("/")[0] for word in names.split()}
+        if not all((results / f"{name}.csv").is_file() for name in studies):
             return found[0]
-        outcome = Outcome.read(find_study(name), results / name)
-        make: Callable[[Outcome], str] = {"results": results_table, "claims": claims_table}[what]
-        about = results / f"{name}.json"
-        minutes = json.loads(about.read_text(encoding="utf-8"))["about"]["core_minutes"] if about.is_file() else None
-        time = f"\n`adelfl reproduce {name}`: {minutes:.0f} core-minutes." if what == "results" and minutes else ""
-        return f"{begin}{make(outcome)}{time}\n{end}"
+        outcomes = {name: Outcome.read(find_study(name), results / name) for name in studies}
+        if what == "headline":
+            return f"{begin}{headline(names.split(), outcomes)}{end}"
+        (outcome,) = outcomes.values()
+        made = claims_table(outcome) if what == "claims" else results_table(outcome) + _cost(names, results)
+        return f"{begin}{made}{end}"
 
     return _MARKED.sub(table, text)
+
+
+def _cost(name: str, results: Path) -> str:
+    about = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))["about"]
+    return f"`adelfl reproduce {name}`: {about['core_minutes']:.0f} core-minutes.\n"
+
+
+def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
+    """One row per setting, ``study/cell``; strategies in columns; the command at the end."""
+    shown = ("adel", "salf", "heterofl", "drop", "wait", "oracle")
+    rows = [["setting", *shown, "command"]]
+    for place in places:
+        name, _, key = place.partition("/")
+        outcome = outcomes[name]
+        cell = next(cell for cell in outcome.study.cells if cell.key == key)
+        row = [f"{outcome.study.title}; {cell.title}"]
+        for strategy in shown:
+            accuracy = outcome.accuracy(cell, strategy)
+            row.append(_plus_minus(float(accuracy.mean()), standard_error(accuracy)))
+        rows.append([*row, f"`adelfl reproduce {name}`"])
+    return _markdown(rows)
 
 
 def results_table(outcome: Outcome) -> str:

@@ -1,0 +1,40 @@
+"""What the documents say of the experiments is what the tables of results say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adelfl.experiments.catalogue import NAMES, find_study
+from adelfl.experiments.outcome import Outcome
+from adelfl.experiments.page import fill_page
+
+REPO = Path(__file__).parents[2]
+RESULTS = REPO / "docs" / "results"
+DONE = [name for name in NAMES if (RESULTS / f"{name}.csv").is_file()]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/reproduction.md"])
+def test_the_pages_say_what_the_tables_say(page):
+    text = (REPO / page).read_text(encoding="utf-8")
+    assert fill_page(text, RESULTS) == text
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_the_verdicts_follow_from_the_runs(name):
+    study = find_study(name)
+    outcome = Outcome.read(study, RESULTS / name)
+    said = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    assert [c["verdict"] for c in said["claims"]] == [v.verdict for v in outcome.verdicts()]
+    for claim, verdict in zip(said["claims"], outcome.verdicts(), strict=True):
+        assert claim["ours"] == pytest.approx(verdict.ours, abs=1e-2)
+    for cell in study.cells:
+        for strategy in study.strategies:
+            assert len(outcome.of(cell, strategy)) >= study.seeds
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_pictures_are_there_and_small(name):
+    picture = RESULTS / f"{name}.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert sum(path.stat().st_size for path in RESULTS.glob(f"{name}*")) < 2_000_000
