@@ -1,0 +1,97 @@
+"""The fused engine's operations: forward, and back for a prefix of the rows, against autograd."""
+
+import pytest
+import torch
+from torch import nn
+
+from adelfl.learning.operations import STEPS
+
+N = 7
+CONVOLUTIONS = {
+    "one channel": ((1, 10, 5), {}, (13, 11)),
+    "few channels": ((10, 20, 5), {}, (12, 12)),
+    "padded": ((3, 10, 3), {"padding": 1}, (9, 8)),
+    "padded more than it reaches": ((2, 5, 1), {"padding": 2}, (4, 3)),
+    "not square": ((3, 6, (2, 5)), {"padding": (0, 3)}, (7, 9)),
+    "as large as the picture": ((2, 3, (4, 6)), {}, (4, 6)),
+    "without bias": ((3, 6, 3), {"bias": False}, (8, 7)),
+    "one to many": ((1, 32, 3), {"padding": 1}, (8, 8)),
+    "many": ((3, 32, 3), {"padding": 1}, (8, 8)),
+    "strided": ((3, 10, 3), {"stride": 2}, (9, 8)),
+    "dilated": ((3, 10, 3), {"dilation": (1, 2)}, (9, 9)),
+    "in groups": ((4, 6, 3), {"groups": 2}, (8, 8)),
+}
+POOLS = {
+    "even": ((2,), {}, (8, 6)),
+    "odd": ((2,), {}, (7, 9)),
+    "overlapping": ((3, 2), {"padding": 1}, (8, 8)),
+    "ceiling": ((2,), {"ceil_mode": True}, (7, 7)),
+}
+
+
+def laid_out(x, layout):
+    """The same numbers, in another order in memory."""
+    if layout == "rows last":
+        return x.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
+    return x.contiguous(memory_format=torch.channels_last if layout == "channels last" else torch.contiguous_format)
+
+
+def same(module, x, layout, rows):
+    """Compare an operation with autograd: the output of all rows, and the gradients of the first few."""
+    torch.manual_seed(1)
+    x = x.requires_grad_()
+    plain = module(x)
+    delta, weight = torch.randn_like(plain[:rows]), torch.rand(rows).to(x)
+    (expected,) = torch.autograd.grad((plain[:rows] * delta).sum(), x, retain_graph=True)
+    own = list(module.parameters())
+    weighted = (plain[:rows] * delta * weight.view(-1, 1, 1, 1)).sum()
+    with torch.no_grad():
+        step = STEPS[type(module)](module)
+        torch.testing.assert_close(step.forward(laid_out(x.detach(), layout)), plain.detach())
+        whole = laid_out(torch.cat([delta, torch.zeros_like(plain[rows:])]), layout)
+        for given in (whole[:rows], delta):  # as a part of what more rows gave, and by itself
+            torch.testing.assert_close(step.input_grad(given), expected[:rows])
+            if own:
+                found = step.grads(given, weight)
+                torch.testing.assert_close(found, list(torch.autograd.grad(weighted, own, retain_graph=True)))
+
+
+@pytest.mark.parametrize("rows", [N, 3, 1])
+@pytest.mark.parametrize("layout", ["rows first", "rows last", "channels last"])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_a_convolution_equals_autograd(case, layout, rows):
+    given, options, size = CONVOLUTIONS[case]
+    torch.manual_seed(0)
+    module = nn.Conv2d(*given, **options).double()
+    same(module, torch.randn(N, given[0], *size, dtype=torch.double), layout, rows)
+
+
+@pytest.mark.parametrize("rows", [N, 3])
+@pytest.mark.parametrize("layout", ["rows first", "rows last", "channels last"])
+@pytest.mark.parametrize("case", POOLS)
+def test_a_pool_equals_autograd_and_gives_ties_to_the_first(case, layout, rows):
+    given, options, size = POOLS[case]
+    torch.manual_seed(0)
+    x = torch.randint(0, 3, (N, 5, *size)).double()  # hardly a window without a tie
+    same(nn.MaxPool2d(*given, **options), x, layout, rows)
+
+
+@pytest.mark.parametrize("rows", [1, N])
+def test_a_norm_after_a_convolution_with_rows_last_equals_autograd(rows):
+    torch.manual_seed(0)
+    chain = nn.Sequential(nn.Conv2d(1, 6, 3), nn.GroupNorm(2, 6), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()).double()
+    x = torch.randn(rows, 1, 9, 8, dtype=torch.double)
+    plain = chain(x)
+    delta = torch.randn_like(plain)
+    expected = torch.autograd.grad((plain * delta).sum(), list(chain.parameters()))
+    found = []
+    with torch.no_grad():
+        steps = [STEPS[type(module)](module) for module in chain]
+        for step in steps:
+            x = step.forward(x)
+        torch.testing.assert_close(x, plain)
+        for step in reversed(steps):
+            if hasattr(step, "grads"):
+                found[:0] = step.grads(delta, torch.ones(rows).double())
+            delta = step.input_grad(delta)
+    torch.testing.assert_close(found, list(expected))
