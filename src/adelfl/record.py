@@ -33,6 +33,9 @@ from adelfl.errors import AdelError, ConfigError
 
 Weights = dict[str, NDArray[Any]]
 
+_LINES_AT_ONCE, _SECONDS_AT_ONCE = 32, 0.5
+_one_line = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps with separators builds an encoder every time
+
 
 class RunBusyError(AdelError):
     """Another process is writing this run."""
@@ -78,6 +81,8 @@ class RunWriter:
         self._lock = _lock(folder)
         self._rounds: IO[bytes] = (folder / "rounds.jsonl").open("ab")
         self._wall: IO[bytes] = (folder / "wall.jsonl").open("ab")
+        self._waiting: list[tuple[Mapping[str, Any], float]] = []
+        self._unseen = 0.0  # seconds that the rounds in waiting took
 
     @classmethod
     def create(cls, folder: Path, about: Mapping[str, Any]) -> RunWriter:
@@ -133,14 +138,18 @@ class RunWriter:
         return found
 
     def append(self, row: Mapping[str, Any], wall_seconds: float) -> None:
-        """Add a round."""
-        self._rounds.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
-        self._wall.write(b'{"round":%d,"seconds":%.6f}\n' % (row["round"], wall_seconds))
-        if row["accuracy"] is not None:
+        """Add a round. Lines are written some at a time, which is quicker, but soon, and at every evaluation."""
+        self._waiting.append((row, wall_seconds))
+        self._unseen += wall_seconds
+        if row["accuracy"] is not None or len(self._waiting) >= _LINES_AT_ONCE or self._unseen > _SECONDS_AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
-        """Let readers see what was written so far."""
+        """Let readers see what was added so far."""
+        waiting, self._waiting, self._unseen = self._waiting, [], 0.0
+        for row, wall_seconds in waiting:
+            self._rounds.write(_one_line(row).encode() + b"\n")
+            self._wall.write(b'{"round":%d,"seconds":%.6f}\n' % (row["round"], wall_seconds))
         self._rounds.flush()
         self._wall.flush()
 
@@ -173,7 +182,9 @@ class RunWriter:
         return ("rounds", self._rounds), ("wall", self._wall)
 
     def close(self) -> None:
-        """Release the files."""
+        """Write what is left, and release the files."""
+        if not self._rounds.closed:
+            self.flush()
         for _, file in self._files():
             file.close()
         if self._lock is not None:

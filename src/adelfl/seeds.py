@@ -6,6 +6,8 @@ import zlib
 
 import numpy as np
 
+_WORD = 1 << 32
+
 
 def rng_for(seed: int, *path: str | int) -> np.random.Generator:
     """Build the generator of one named draw.
@@ -27,4 +29,7 @@ def rng_for(seed: int, *path: str | int) -> np.random.Generator:
     """
     # The leading 0 or 1 keeps the word "a" and the integer crc32("a") apart.
     words = [w for part in path for w in ((0, zlib.crc32(part.encode())) if isinstance(part, str) else (1, part))]
-    return np.random.default_rng([seed, *words])
+    words.insert(0, seed)
+    if all(0 <= word < _WORD for word in words):  # the same generator, in half the time that a list of integers takes
+        return np.random.default_rng(np.array(words, np.uint32))
+    return np.random.default_rng(words)

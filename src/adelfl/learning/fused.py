@@ -13,11 +13,12 @@ separately for its input (plain) and for its parameters (weighted).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from adelfl.errors import ConfigError
 from adelfl.learning.layers import Layer
@@ -89,6 +90,7 @@ class FusedPass:
         for l in own:
             self.layer.append(l if l is not None else self.layer[-1] if self.layer else 0)
         self.names = names
+        self.lowest = next(k for k, n in enumerate(names) if n)  # no gradient is wanted below
         self.rows_at_once = self._rows_that_fit(model, example)
 
     def _rows_that_fit(self, model: nn.Module, example: Tensor) -> int:
@@ -100,7 +102,7 @@ class FusedPass:
         return max(1, _CHUNK_BYTES // max(1, kept))
 
     def gradients(
-        self, x: Tensor, y: Tensor, depth_rows: np.ndarray, row_weight: Tensor
+        self, x: Tensor, y: Tensor, depth_rows: Sequence[int], row_weight: Tensor
     ) -> Iterator[tuple[str, Tensor]]:
         """Walk forward and back over one chunk of rows.
 
@@ -108,7 +110,7 @@ class FusedPass:
         ----------
         x, y : Tensor
             Rows of devices sorted by depth, deepest first.
-        depth_rows : ndarray of int, shape (L,)
+        depth_rows : sequence of int, length L
             How many rows (a prefix) deliver layer l.
         row_weight : Tensor, shape (L, rows)
             A[u,l]/S_u of each row.
@@ -120,24 +122,18 @@ class FusedPass:
         for step in self.steps:
             x = step.forward(x)
         log_p = torch.log_softmax(x, 1)
-        label = y[:, None]
-        self.loss = -log_p.gather(1, label)[:, 0]
+        self.loss = functional.nll_loss(log_p, y, reduction="none")
         delta = log_p.exp_()
-        delta.scatter_add_(1, label, delta.new_full((1, 1), -1.0).expand(label.shape))
-        for k in range(len(self.steps) - 1, -1, -1):
-            step, l = self.steps[k], self.layer[k]
-            n = int(depth_rows[l])
+        delta.scatter_add_(1, y[:, None], delta.new_full((1, 1), -1.0).expand(y.shape[0], 1))
+        for k in range(len(self.steps) - 1, self.lowest - 1, -1):
+            l = self.layer[k]
+            n = depth_rows[l]
             if n == 0:
                 return
-            delta = delta[:n]
+            if k < len(self.steps) - 1:
+                delta = self.steps[k + 1].input_grad(delta[:n])
             if self.names[k]:
-                yield from zip(self.names[k], step.grads(delta, row_weight[l, :n]), strict=True)
-            if k == 0 or not any(self.names[:k]):
-                return
-            below = int(depth_rows[self.layer[k - 1]])
-            if below == 0:
-                return
-            delta = step.input_grad(delta[:below])
+                yield from zip(self.names[k], self.steps[k].grads(delta[:n], row_weight[l, :n]), strict=True)
 
 
 class Fused:
@@ -157,21 +153,21 @@ class Fused:
     @torch.no_grad()
     def run(self, work: RoundWork) -> float:
         """Do one round."""
-        order = np.argsort(-work.progress.z, kind="stable")
-        order = order[(work.progress.z[order] > 0) & (work.A[order] != 0).any(axis=1)]
-        if order.size == 0:
+        work = work.deepest_first()
+        if work.sizes.size == 0:
             return math.nan
-        work = work.only(order)
         total, loss = weighted_gradients(self.walk, self.samples, work)
+        if self.weight_decay:
+            self._decay(work)
+        for name, grad in total.items():
+            self.parameters[name].add_(grad, alpha=-work.eta)
+        return loss
+
+    def _decay(self, work: RoundWork) -> None:
         for l, layer in enumerate(self.layers):
             decay = self.weight_decay * float(work.A[:, l] @ work.progress.delivered[:, l])
             for name in layer.parameters:
-                w = self.parameters[name]
-                if decay:
-                    w.mul_(1.0 - work.eta * decay)
-                if name in total:
-                    w.add_(total[name], alpha=-work.eta)
-        return loss
+                self.parameters[name].mul_(1.0 - work.eta * decay)
 
 
 def weighted_gradients(walk: FusedPass, samples: Samples, work: RoundWork) -> tuple[dict[str, Tensor], float]:
@@ -179,16 +175,19 @@ def weighted_gradients(walk: FusedPass, samples: Samples, work: RoundWork) -> tu
 
     Devices of ``work`` are sorted by depth, deepest first.
     """
-    reach = work.sizes @ work.progress.delivered  # rows that deliver layer l
-    per_row = np.repeat(work.A / work.sizes[:, None], work.sizes, axis=0).T.astype(np.float32)
-    row_weight = torch.from_numpy(np.ascontiguousarray(per_row)).to(samples.device)
-    loss_weight = torch.from_numpy(np.repeat(1.0 / work.sizes, work.sizes).astype(np.float32)).to(samples.device)
+    reach = (work.sizes @ work.progress.delivered).tolist()  # rows that deliver layer l
+    per_device = np.empty((len(reach) + 1, work.sizes.size), np.float32)
+    per_device[0] = 1.0 / work.sizes
+    per_device[1:] = work.A.T / work.sizes
+    per_row = torch.from_numpy(np.repeat(per_device, work.sizes, axis=1)).to(samples.device)
+    loss_weight, row_weight = per_row[0], per_row[1:]
     total: dict[str, Tensor] = {}
     loss = 0.0
     for start in range(0, work.rows[0].size, walk.rows_at_once):
         x, y = samples.take(work.rows[0][start : start + walk.rows_at_once])
         end = start + y.shape[0]
-        for name, grad in walk.gradients(x, y, np.clip(reach - start, 0, end - start), row_weight[:, start:end]):
+        within = [min(max(rows - start, 0), end - start) for rows in reach]
+        for name, grad in walk.gradients(x, y, within, row_weight[:, start:end]):
             if name in total:
                 total[name] += grad
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from adelfl.strategies.base import Progress
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 class Samples:
@@ -67,10 +69,24 @@ class RoundWork:
     eta: float
     width: Floats | None = None
 
+    @cached_property
+    def contributes(self) -> Bools:
+        """Whether device u adds anything to the merge, shape (U,)."""
+        found: Bools = (self.progress.z > 0) & (self.A != 0).any(axis=1)
+        return found
+
     @property
     def starts(self) -> Ints:
         """Where each device's rows begin, shape (U + 1,)."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    def deepest_first(self) -> RoundWork:
+        """The same work for the devices that contribute, sorted by depth."""
+        z = self.progress.z
+        if self.contributes.all() and (z[1:] <= z[:-1]).all():
+            return self
+        chosen = np.flatnonzero(self.contributes)
+        return self.only(chosen[np.argsort(-z[chosen], kind="stable")])
 
     def only(self, chosen: Ints) -> RoundWork:
         """The same work for some of the devices, in the given order."""

@@ -27,18 +27,16 @@ def draw_progress(
     """How far each device comes by the deadline, and when the round ends (seconds after its start)."""
     L, E = setting.layers, setting.local_iterations
     takes_part = orders.batch > 0
+    if orders.guaranteed:
+        return _everything(takes_part, L, E), orders.deadline
     cost = orders.batch if orders.width is None else orders.batch * orders.width**2
     P, B = setting.compute[devices], setting.upload[devices]
     rng = rng_for(seed, "latency", t)
     finished = np.cumsum(latency.layer_times(rng, cost / P, E * L), axis=1)
     upload = latency.upload_times(rng, B)
-    if orders.guaranteed:
-        z = np.where(takes_part, E * L, 0)
-        return Progress(z, L, E, np.where(takes_part, np.inf, 0.0)), orders.deadline
     if np.isinf(orders.deadline):
-        z = np.where(takes_part, E * L, 0)
         ends = np.where(takes_part, finished[:, -1] + upload, 0.0)
-        return Progress(z, L, E, np.where(takes_part, np.inf, 0.0)), float(ends.max())
+        return _everything(takes_part, L, E), float(ends.max())
     left = orders.deadline - upload
     z = np.where(takes_part, (finished <= left[:, None]).sum(axis=1), 0)
     rate = np.where(takes_part, P * np.maximum(left, 0.0) / np.maximum(cost, 1e-300), 0.0)
@@ -52,6 +50,12 @@ def draw_progress(
     return Progress(z, L, E, rate, chances), orders.deadline
 
 
+def _everything(takes_part: Bools, layers: int, iterations: int) -> Progress:
+    """Whoever takes part finishes all layers."""
+    z, rate = np.where(takes_part, iterations * layers, 0), np.where(takes_part, np.inf, 0.0)
+    return Progress(z, layers, iterations, rate)
+
+
 def draw_rows(
     partition: Partition, seed: int, t: int, devices: Ints, sizes: Ints, iterations: int
 ) -> tuple[NDArray[np.int64], ...]:
@@ -62,10 +66,10 @@ def draw_rows(
     most = int(sizes.max(initial=0))
     start = partition.offsets[devices]
     held = partition.offsets[devices + 1] - start
-    used: Bools = np.arange(most)[:, None] < sizes
+    used: Bools = np.arange(most) < sizes[:, None]
     found = []
     for iteration in range(iterations):
         luck = rng_for(seed, "batch", t, iteration).random((most, devices.size))
-        position = start + np.minimum((luck * held).astype(np.int64), held - 1)
-        found.append(partition.indices[position.T[used.T]])
+        position = start + (luck * held).astype(np.int64)  # luck ≤ 1 − 2⁻⁵³, so luck · held < held, rounded or not
+        found.append(partition.indices[position.T[used]])
     return tuple(found)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,12 +24,13 @@ from adelfl.learning.layers import Layer
 from adelfl.learning.work import RoundWork, Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter, Weights
 from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
+from adelfl.strategies.base import Strategy
 from adelfl.strategies.heterofl import WIDTHS
 from adelfl.summary import Summary
 
 _CHECKPOINT_SECONDS = 2.0
 _EVALUATION_NUMBERS = 1 << 21  # inputs that are evaluated at once
+_AHEAD, _AHEAD_SAMPLES = 16, 1 << 20  # rounds, and their samples, that are drawn before they are trained
 
 
 class TrainingError(AdelError):
@@ -134,21 +135,25 @@ def simulate(
 
 @dataclass(frozen=True, eq=False)
 class _Round:
-    """A round before it is trained: who is asked what, how far they come, how much that counts."""
+    """A round before it is trained: when it is, what there is to do, and all of its row but what training tells."""
 
     t: int
-    devices: Ints
-    orders: Orders
-    progress: Progress
-    A: Floats
     start: float
     end: float
+    work: RoundWork | None  # None if nobody contributes
+    row: dict[str, Any]
 
-    @property
-    def contributes(self) -> NDArray[np.bool_]:
-        """Whether device u adds anything to the merge, shape (U,)."""
-        found: NDArray[np.bool_] = (self.progress.z > 0) & (self.A != 0).any(axis=1)
-        return found
+
+def _next_few(rounds: Iterator[_Round]) -> deque[_Round]:
+    """Some rounds at a time: training sweeps the processor's caches, and after it small things take far longer."""
+    found: deque[_Round] = deque()
+    samples = 0
+    for r in rounds:
+        found.append(r)
+        samples += sum(r.row["batch"])
+        if len(found) == _AHEAD or samples >= _AHEAD_SAMPLES:
+            break
+    return found
 
 
 class _Run:
@@ -169,24 +174,23 @@ class _Run:
         self.summary = Summary(self.setting.budget, self.setting.layers * self.setting.local_iterations)
 
     def go(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
-        clock = VirtualClock()
+        clock = VirtualClock(0.0 if checkpoint is None else checkpoint.time)
+        rounds = self._rounds(0 if checkpoint is None else checkpoint.round, clock.now())
+        upcoming = _next_few(rounds)
         if checkpoint is None:
-            upcoming = self._prepare(0, 0.0)
             self._keep(self._evaluated({"round": 0, "time": 0.0}), 0.0)
         else:
-            clock.sleep_until(checkpoint.time)
             self._load(checkpoint.weights)
             self._remember()
-            upcoming = self._prepare(checkpoint.round, clock.now())
         saved = monotonic()
-        while upcoming is not None:
+        while upcoming:
             began = monotonic()
-            current = upcoming
+            current = upcoming.popleft()
             loss = self._train(current)
             clock.sleep_until(current.end)
-            upcoming = self._prepare(current.t + 1, clock.now())
-            row = self._row(current, loss)
-            if upcoming is None or self._is_due(current):
+            upcoming = upcoming or _next_few(rounds)
+            row = current.row | {"train_loss": loss}
+            if not upcoming or self._is_due(current):
                 row = self._evaluated(row)
             self._keep(row, monotonic() - began)
             if self.writer is not None and monotonic() - saved > _CHECKPOINT_SECONDS:
@@ -197,7 +201,13 @@ class _Run:
             self.writer.finish(result, self._weights())
         return result
 
-    def _prepare(self, t: int, now: float) -> _Round | None:
+    def _rounds(self, t: int, now: float) -> Iterator[_Round]:
+        """What will happen from round t on, until the budget is used up; nothing of it depends on what is learned."""
+        while (found := self._round(t, now)) is not None:
+            yield found
+            t, now = t + 1, found.end
+
+    def _round(self, t: int, now: float) -> _Round | None:
         """What will happen in round t; None if there is no such round, or none that fits into the budget."""
         e, s = self.experiment, self.setting
         if t >= s.rounds:
@@ -214,17 +224,30 @@ class _Run:
         if np.shape(A) != (devices.size, s.layers):
             wanted = f"({devices.size}, {s.layers}), devices by layers"
             raise ConfigError(f"strategy {e.strategy.name!r}: weights must have shape {wanted}, not {np.shape(A)}")
-        return _Round(t, devices, orders, progress, A, now, now + length)
+        end = now + length
+        rows = draw_rows(e.partition, e.seed, t, devices, orders.batch, s.local_iterations)
+        work = RoundWork(rows, orders.batch, A, progress, float(self.eta[t]), orders.width)
+        row = {
+            "round": t + 1,
+            "time": end,
+            "deadline": end - now,
+            "loss": None,
+            "accuracy": None,
+            "train_loss": None,
+            "batch": orders.batch.tolist(),
+            "depth": progress.z.tolist(),
+            "contributors": (progress.delivered & (A != 0)).sum(axis=0).tolist(),
+        }
+        if devices.size < s.devices:
+            row["devices"] = devices.tolist()
+        return _Round(t, now, end, work if work.contributes.any() else None, row)
 
     def _train(self, r: _Round) -> float | None:
         """Do the round's local work and merge it; the mean loss of those who contributed, if anybody did."""
-        if not r.contributes.any():
+        if r.work is None:
             return None
-        e, s = self.experiment, self.setting
-        rows = draw_rows(e.partition, e.seed, r.t, r.devices, r.orders.batch, s.local_iterations)
-        eta = float(self.eta[r.t])
         try:
-            loss = self.engine.run(RoundWork(rows, r.orders.batch, r.A, r.progress, eta, r.orders.width))
+            loss = self.engine.run(r.work)
         except ValueError as trouble:
             if "more than 1 value per channel" not in str(trouble):
                 raise
@@ -233,25 +256,9 @@ class _Run:
             ) from None
         if not math.isfinite(loss):
             raise TrainingError(
-                f"the training loss became {loss} in round {r.t + 1}; lower the learning rate (now {eta:g})"
+                f"the training loss became {loss} in round {r.t + 1}; lower the learning rate (now {r.work.eta:g})"
             )
         return loss
-
-    def _row(self, r: _Round, loss: float | None) -> dict[str, Any]:
-        row = {
-            "round": r.t + 1,
-            "time": r.end,
-            "deadline": r.end - r.start,
-            "loss": None,
-            "accuracy": None,
-            "train_loss": loss,
-            "batch": r.orders.batch.tolist(),
-            "depth": r.progress.z.tolist(),
-            "contributors": (r.progress.delivered & (r.A != 0)).sum(axis=0).tolist(),
-        }
-        if r.devices.size < self.setting.devices:
-            row["devices"] = r.devices.tolist()
-        return row
 
     def _is_due(self, r: _Round) -> bool:
         """Whether the round crossed one of the evenly spaced moments of evaluation."""
