@@ -87,7 +87,7 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
     outcome.write(stem)
     about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": round(outcome.core_minutes, 1)}
     write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
-    save(_picture(study, outcome), stem.with_name(f"{stem.name}.png"))
+    save(_picture(study, outcome), stem.with_name(f"{stem.name}.png"), dpi=100)
 
 
 def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplotlib figure

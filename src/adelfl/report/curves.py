@@ -21,8 +21,11 @@ def draw_comparison(contenders: list[Contender], title: str) -> Figure:
     with matplotlib.rc_context(RC):
         fig = figure(8.0, 4.8)
         ax = fig.subplots()
-        plot_accuracy(ax, contenders, scale)
+        ends = plot_accuracy(ax, contenders, scale)
+        _name_ends(ax, ends, scale)
         ax.set(xlabel=unit, title=title)
+        if said := _about_seeds(contenders):
+            ax.text(0.01, 0.98, said, transform=ax.transAxes, va="top", color=GREY)
     return fig
 
 
@@ -39,8 +42,8 @@ def draw_study(cells: list[tuple[str, list[Contender]]], title: str) -> Figure:
     columns = min(3, len(cells))
     rows = -(-len(cells) // columns)
     with matplotlib.rc_context(RC):
-        fig = figure(4.6 * columns, 1.4 + 4.4 * rows)
-        parts = fig.subfigures(2, 1, height_ratios=(1.9, 3.2 * rows), squeeze=False)
+        fig = figure(3.6 * columns, 2.9 + 2.7 * rows)
+        parts = fig.subfigures(2, 1, height_ratios=(2.1, 2.7 * rows), squeeze=False)
         upper = parts[0, 0].subplots(1, columns, squeeze=False)[0]
         shown = cells[:columns]
         for ax, (name, contenders) in zip(upper, shown, strict=True):
@@ -53,12 +56,14 @@ def draw_study(cells: list[tuple[str, list[Contender]]], title: str) -> Figure:
             ax.xaxis.set_major_formatter(PercentFormatter(1.0))
         for ax in lower[len(cells) :]:
             ax.set_axis_off()
-        fig.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+        lines = dict(zip((c.label for c in cells[0][1]), lower[0].get_lines(), strict=True))
+        fig.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=min(4, len(lines)))
+        fig.suptitle(f"{title}   {_about_seeds(cells[0][1])}", fontsize=10.5, x=0.01, ha="left")
     return fig
 
 
-def plot_accuracy(ax: Axes, contenders: list[Contender], scale: float) -> None:
-    """Mean accuracy of each contender over its seeds, named at the right."""
+def plot_accuracy(ax: Axes, contenders: list[Contender], scale: float) -> list[tuple[float, str, str]]:
+    """Plot mean accuracy of each contender over its seeds; where each ends, its label and colour."""
     grid = np.linspace(0.0, 1.0, 1001)
     ends = []
     for i, c in enumerate(contenders):
@@ -70,15 +75,20 @@ def plot_accuracy(ax: Axes, contenders: list[Contender], scale: float) -> None:
         ax.plot(grid * scale, mean, color=colour, linestyle="--" if oracle else "-", linewidth=1.6 if oracle else 2.2)
         ax.fill_between(grid * scale, mean - error, mean + error, color=colour, alpha=0.16, linewidth=0)
         ends.append((float(mean[-1]), c.label, colour))
+    ax.set(ylabel="test accuracy", xlim=(0, scale), ylim=(0, 1.0))
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    return ends
+
+
+def _name_ends(ax: Axes, ends: list[tuple[float, str, str]], scale: float) -> None:
     heights = _spread([e[0] for e in ends], 0.055)
     for (_, label, colour), y in zip(ends, heights, strict=True):
         ax.annotate(label, (scale, y), xytext=(6, 0), textcoords="offset points", color=colour, va="center")
-    ax.set(ylabel="test accuracy", xlim=(0, scale), ylim=(0, 1.0))
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+
+
+def _about_seeds(contenders: list[Contender]) -> str:
     seeds = max(len(c.records) for c in contenders)
-    if seeds > 1:
-        said = f"mean of {seeds} seeds, band: ± standard error"
-        ax.text(0.01, 0.98, said, transform=ax.transAxes, va="top", color=GREY)
+    return f"mean of {seeds} seeds, band: ± standard error" if seeds > 1 else ""
 
 
 def _plot_deadlines(ax: Axes, contenders: list[Contender]) -> None:

@@ -46,12 +46,12 @@ def figure(width: float, height: float) -> Figure:
         return Figure(figsize=(width, height), layout="constrained")
 
 
-def save(fig: Figure, path: Path) -> None:
+def save(fig: Figure, path: Path, dpi: int = 150) -> None:
     """Write the figure; the ending of the name tells the format."""
     allowed = sorted(fig.canvas.get_supported_filetypes())
     if path.suffix.lstrip(".").lower() not in allowed:
         raise ConfigError(f"{path}: a picture's name must end in one of {', '.join(allowed)}")
     try:
-        fig.savefig(path, dpi=150)
+        fig.savefig(path, dpi=dpi)
     except OSError as trouble:
         raise ConfigError(f"{path}: cannot be written ({trouble.strerror})") from None
