@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adelfl import __version__
-from adelfl.cli import plan, reproduce, runs
+from adelfl.cli import plan, profile, reproduce, runs
 from adelfl.errors import AdelError
 
 app = typer.Typer(
@@ -18,7 +18,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan.plan, runs.compare, runs.run, runs.resume, runs.show, runs.partition, reproduce.reproduce):
+for command in (
+    plan.plan,
+    runs.compare,
+    runs.run,
+    runs.resume,
+    runs.show,
+    runs.partition,
+    profile.profile,
+    reproduce.reproduce,
+):
     app.command()(command)
 app.command("list")(runs.list_runs)
 

@@ -97,6 +97,11 @@ def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplot
         from adelfl.report.gain import draw_gain
 
         return draw_gain(map_gains(outcome), FIRST_LAYER_STARVES, study.title)
+    if study.drawing == "dots":
+        from adelfl.report.dots import draw_dots
+
+        panels = [(cell, [row[:3] for row in rows]) for cell, rows in outcome.tables()]
+        return draw_dots(panels, study.title)
     from adelfl.report.curves import draw_study
 
     return draw_study(outcome.contenders(), f"{study.title}   ({study.source})")

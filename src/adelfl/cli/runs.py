@@ -22,7 +22,8 @@ Changes = Annotated[
 DataDir = Annotated[Path | None, typer.Option(help="Folder with mnist/ and cifar10/ parquet files.")]
 
 
-def _prepare(config: Path | None, changes: list[str] | None, data_dir: Path | None) -> Any:  # noqa: ANN401 - RunFile
+def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | None) -> Any:  # noqa: ANN401 - RunFile
+    """Read the experiment that a user names."""
     # Must be set before torch is loaded: idle threads sleep instead of spinning.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from adelfl.config.run import load_run
@@ -40,7 +41,7 @@ def run(
     data_dir: DataDir = None,
 ) -> None:
     """Simulate one strategy, and record it."""
-    said = _prepare(config, changes, data_dir)
+    said = prepare(config, changes, data_dir)
     from adelfl.cli.display import RunDisplay
     from adelfl.runner import start
 
@@ -85,7 +86,7 @@ def compare(
 
     Runs that are finished already are not run again; interrupted ones go on.
     """
-    said = _prepare(config, changes, data_dir)
+    said = prepare(config, changes, data_dir)
     from adelfl.cli.display import CompareDisplay
     from adelfl.report.curves import draw_comparison
     from adelfl.report.style import save
@@ -219,7 +220,7 @@ def partition(
     data_dir: DataDir = None,
 ) -> None:
     """Show who holds which training samples; save or draw it."""
-    said = _prepare(config, changes, data_dir)
+    said = prepare(config, changes, data_dir)
     from adelfl.config.build import build_data
 
     dataset, held = build_data(said)

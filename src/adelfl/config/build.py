@@ -63,7 +63,6 @@ def build_experiment(said: RunFile) -> Experiment:
 
     from adelfl.latency import Exponential
     from adelfl.learning.engines import LocalWork, keep_memory
-    from adelfl.learning.layers import check_supported, find_layers, given_layers
     from adelfl.simulation import Experiment
     from adelfl.strategies import Setting, find_strategy
 
@@ -71,10 +70,7 @@ def build_experiment(said: RunFile) -> Experiment:
     keep_memory()
     t, seed = said.training, said.training.seed
     dataset, partition = build_data(said)
-    model = _model(said.model, dataset, seed)
-    check_supported(model)
-    example = torch.from_numpy(dataset.x_train[:2])
-    layers = given_layers(model, said.model.layers) if said.model.layers else find_layers(model, example)
+    model, layers = _network(said, dataset)
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
     fleet = said.fleet.build(said.device, seed, megabytes)
     setting = Setting(
@@ -109,6 +105,26 @@ def build_experiment(said: RunFile) -> Experiment:
         device=said.engine.device,
         evaluations=t.evaluations,
     )
+
+
+def build_network(said: RunFile) -> tuple[Dataset, nn.Module, tuple[Layer, ...]]:
+    """The data set, and the model with its layers: what one device trains, without a fleet."""
+    import torch
+
+    torch.set_num_threads(said.engine.threads)
+    dataset = _dataset(said.data.name, said.data.data_dir, said.data.factory)
+    return dataset, *_network(said, dataset)
+
+
+def _network(said: RunFile, dataset: Dataset) -> tuple[nn.Module, tuple[Layer, ...]]:
+    import torch
+
+    from adelfl.learning.layers import check_supported, find_layers, given_layers
+
+    model = _model(said.model, dataset, said.training.seed)
+    check_supported(model)
+    example = torch.from_numpy(dataset.x_train[:2])
+    return model, given_layers(model, said.model.layers) if said.model.layers else find_layers(model, example)
 
 
 def _model(said: ModelSection, dataset: Dataset, seed: int) -> nn.Module:

@@ -227,6 +227,8 @@ _ABLATION = replace(
     strategies=tuple(_PARTS),
     claims=(),
     falling=False,
+    drawing="dots",
+    words=_PARTS,
 )
 
 MAP_DEPTHS = (0.1, 0.15, 0.25, 0.35, 0.5, 0.7)

@@ -205,7 +205,8 @@ class Outcome:
             for strategy in self.study.strategies:
                 runs, accuracy = self.of(cell, strategy), self.accuracy(cell, strategy)
                 broke = sum(run.broke_down for run in runs)
-                rows.append((runs[0].label, float(accuracy.mean()), standard_error(accuracy), runs[0].rate, broke))
+                label = self.study.words.get(strategy, runs[0].label)
+                rows.append((label, float(accuracy.mean()), standard_error(accuracy), runs[0].rate, broke))
             found.append((cell.title, rows))
         return found
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from adelfl.config.run import RunFile, load_run
@@ -87,7 +88,9 @@ class Study:
         How many runs of each rate there are to choose by.
     falling : bool
         Whether the paper shows deadlines that fall over the rounds.
-    drawing : {"curves", "map"}
+    drawing : {"curves", "dots", "map"}
+    words : mapping of str to str
+        What to call strategies, where their own labels say too little.
     """
 
     name: str
@@ -101,7 +104,8 @@ class Study:
     tuning: tuple[str, ...] = ()
     tuning_seeds: int = 1
     falling: bool = False
-    drawing: Literal["curves", "map"] = "curves"
+    drawing: Literal["curves", "dots", "map"] = "curves"
+    words: Mapping[str, str] = field(default_factory=dict)
 
     def setting(self, cell: Cell, rate: float, *more: str) -> RunFile:
         """The experiment of a cell at an initial learning rate."""

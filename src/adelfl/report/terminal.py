@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adelfl.errors import AdelError
+from adelfl.fitting import Law
 from adelfl.planner import Solution
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender, standard_error
@@ -115,6 +117,36 @@ def print_study(
         spread = "" if claim["se"] is None else f" ± {claim['se']:.1f}"
         said = f"{claim['paper']}, {claim['cell']}: {claim['ours']:.1f}{spread}"
         console.print(f"[bold]{claim['verdict']}[/bold]: {escape(said)}", soft_wrap=True)
+
+
+def print_profile(
+    batch_sizes: Sequence[int],
+    forward: np.ndarray,
+    backward: np.ndarray,
+    names: Sequence[str],
+    laws: Sequence[Law],
+    variation: float,
+    console: Console | None = None,
+) -> None:
+    """Print a machine's profile: median milliseconds by batch size, and which law fits."""
+    console = console or Console(highlight=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("batch", "forward, ms", "backward, ms", "slowest layer"):
+        table.add_column(title, justify="right")
+    for size, ahead, back in zip(batch_sizes, forward, backward, strict=True):
+        layer = np.median(back, axis=0)
+        slowest = f"{names[int(layer.argmax())]}, {layer.max() / layer.sum():.0%}"
+        table.add_row(
+            f"{size}", f"{1e3 * np.median(ahead):.2f}", f"{1e3 * np.median(back.sum(1)):.2f}", escape(slowest)
+        )
+    console.print(table)
+    console.print(
+        f"A whole backward pass varies by {variation:.0%} (standard deviation over mean); "
+        f"{len(names)} exponential layers would vary by {len(names) ** -0.5:.0%}.",
+        soft_wrap=True,
+    )
+    said = ", ".join(f"{law.name} (distance {law.distance:.2f})" for law in laws)
+    console.print(f"Layer times per sample look most like: {said}.", soft_wrap=True)
 
 
 def print_runs(records: list[RunRecord], root: Path, console: Console | None = None) -> None:

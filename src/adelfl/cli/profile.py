@@ -1,0 +1,113 @@
+"""``adelfl profile``."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adelfl.cli.runs import Changes, Config, DataDir, prepare
+from adelfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adelfl.fitting import Law
+    from adelfl.learning.profile import Profile
+
+
+def profile(
+    config: Config = None,
+    changes: Changes = None,
+    batch_sizes: Annotated[str, typer.Option(help="Samples per step, separated by commas.")] = "4,8,16,32",
+    repeats: Annotated[int, typer.Option(min=2, help="Steps at each batch size.")] = 20,
+    upload: Annotated[float, typer.Option(min=0, help="Seconds that sending an update takes, if you know.")] = 0.0,
+    mbps: Annotated[float | None, typer.Option(min=0.001, help="Or the uplink in megabits per second.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call this machine.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Add the [[device]] entry to this file for adelfl plan.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw measured against modelled times.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Measure how fast this machine trains the model of CONFIG, and write it down for adelfl plan."""
+    said = prepare(config, changes, data_dir)
+    try:
+        sizes = [int(word) for word in batch_sizes.split(",")]
+    except ValueError:
+        raise ConfigError(f"--batch-sizes {batch_sizes}: must be whole numbers separated by commas") from None
+    from adelfl.fitting import fit_laws
+
+    found, megabytes = _measured(said, sizes, repeats)
+    laws = fit_laws(found.per_sample)
+    seconds = upload + found.overhead + (8.0 * megabytes / mbps if mbps is not None else 0.0)
+    entry = {"name": name or platform.node() or "device", "compute": found.compute, "upload": seconds}
+    if plot is not None:
+        from adelfl.report.profile import draw_profile
+        from adelfl.report.style import save
+
+        figures = (found.batch_sizes, found.backward, found.layers, found.line, found.per_sample, laws)
+        save(draw_profile(*figures), plot)
+    if out is not None:
+        _append(out, entry)
+    if as_json:
+        typer.echo(json.dumps(_as_json(found, laws, entry)))
+        return
+    from adelfl.report.terminal import print_profile
+
+    print_profile(found.batch_sizes, found.forward, found.backward, found.layers, laws, found.variation)
+    typer.echo(_entry(entry))
+    for what, path in (("Entry", out), ("Picture", plot)):
+        if path is not None:
+            typer.echo(f"{what}: {path}")
+
+
+def _measured(said: Any, sizes: list[int], repeats: int) -> tuple[Profile, float]:  # noqa: ANN401 - RunFile
+    import torch
+    from torch.nn import functional
+
+    from adelfl.config.build import build_network
+    from adelfl.learning.profile import measure
+    from adelfl.learning.truncated import rehearse
+
+    dataset, model, layers = build_network(said)
+    x, y = torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train)
+    if max(sizes) > y.shape[0]:
+        raise ConfigError(f"--batch-sizes: the data set has {y.shape[0]} samples, fewer than {max(sizes)}")
+    generator = torch.Generator().manual_seed(said.training.seed)
+
+    def loss(size: int, network: torch.nn.Module = model) -> torch.Tensor:
+        rows = torch.randint(y.shape[0], (size,), generator=generator)
+        return functional.cross_entropy(network(x[rows]), y[rows])
+
+    first = torch.arange(min(sizes) if min(sizes) > 1 else 2)
+    rehearse(model, layers, lambda network: functional.cross_entropy(network(x[first]), y[first]))
+    megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
+    return measure(model, layers, loss, sizes, repeats), megabytes
+
+
+def _entry(values: dict[str, Any]) -> str:
+    lines = (f"{key} = {json.dumps(v) if isinstance(v, str) else f'{v:.6g}'}" for key, v in values.items())
+    return "\n".join(("[[device]]", *lines))
+
+
+def _append(path: Path, values: dict[str, Any]) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{_entry(values)}\n")
+    except OSError as trouble:
+        raise ConfigError(f"{path}: cannot be written ({trouble.strerror})") from None
+
+
+def _as_json(found: Profile, laws: list[Law], entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "device": entry,
+        "layers": list(found.layers),
+        "batch_sizes": list(found.batch_sizes),
+        "forward": found.forward.tolist(),
+        "backward": found.backward.tolist(),
+        "variation": found.variation,
+        "laws": [
+            {"name": law.name, "parameters": law.parameters, "aic": law.aic, "distance": law.distance} for law in laws
+        ],
+    }

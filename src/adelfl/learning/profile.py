@@ -1,0 +1,124 @@
+"""How fast is this machine? Forward pass, and each layer of the backward pass, at several batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from adelfl.clock import monotonic
+from adelfl.errors import ConfigError
+from adelfl.learning.layers import Layer
+from adelfl.learning.truncated import Truncation
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Measured times in seconds.
+
+    Attributes
+    ----------
+    layers : tuple of str
+        Names, input side first.
+    batch_sizes : tuple of int
+    forward : ndarray, shape (batch sizes, repeats)
+        Loading the batch and the forward pass.
+    backward : ndarray, shape (batch sizes, repeats, L)
+        Each layer of the backward pass, input side first.
+    """
+
+    layers: tuple[str, ...]
+    batch_sizes: tuple[int, ...]
+    forward: Floats
+    backward: Floats
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """Seconds per layer and step, and per sample and layer: the straight line through the medians."""
+        mean_layer = np.median(self.backward.mean(axis=2), axis=1)
+        if len(self.batch_sizes) < 2:
+            return 0.0, float(mean_layer[0] / self.batch_sizes[0])
+        slope, start = np.polyfit(np.array(self.batch_sizes, dtype=np.float64), mean_layer, 1)
+        if slope <= 0 or start < 0:  # too small to see: all time counts as the samples'
+            return 0.0, float(mean_layer[-1] / self.batch_sizes[-1])
+        return float(start), float(slope)
+
+    @property
+    def compute(self) -> float:
+        """P_u: layers of one sample per second."""
+        return 1.0 / self.line[1]
+
+    @property
+    def overhead(self) -> float:
+        """What a round costs besides backpropagation per sample: the forward pass at the largest batch, and the start.
+
+        It belongs to B_u, with the uploads.
+        """
+        return float(np.median(self.forward[-1])) + len(self.layers) * self.line[0]
+
+    @property
+    def per_sample(self) -> Floats:
+        """Seconds per sample of every layer in every step, all together: what the paper says is exponential."""
+        sizes = np.array(self.batch_sizes, dtype=np.float64)[:, None, None]
+        found: Floats = (self.backward / sizes).ravel()
+        return found
+
+    @property
+    def variation(self) -> float:
+        """Standard deviation of a whole backward pass over its mean, averaged over batch sizes.
+
+        L exponential layers would give 1/√L.
+        """
+        whole = self.backward.sum(axis=2)
+        return float(np.mean(whole.std(axis=1) / whole.mean(axis=1)))
+
+
+def measure(
+    model: nn.Module,
+    layers: tuple[Layer, ...],
+    loss: Callable[[int], Tensor],
+    batch_sizes: Sequence[int],
+    repeats: int,
+    now: Callable[[], float] = monotonic,
+) -> Profile:
+    """Measure training steps.
+
+    Parameters
+    ----------
+    model, layers
+        What is trained; its weights and gradients stay as they are.
+    loss : callable
+        Takes a batch size, loads a batch, and gives the mean loss.
+    batch_sizes : sequence of int
+        Ascending.
+    repeats : int
+        Steps at each batch size; one more warms up and is not counted.
+    now : callable
+        A clock.
+    """
+    if repeats < 1 or not batch_sizes or min(batch_sizes) < 1:
+        raise ConfigError("profiling needs at least one batch size and one repeat")
+    sizes = sorted(set(batch_sizes))
+    forward = np.empty((len(sizes), repeats))
+    backward = np.empty((len(sizes), repeats, len(layers)))
+    with Truncation(model, layers) as truncation:
+        for i, size in enumerate(sizes):
+            for r in range(-1, repeats):
+                start = now()
+                value = loss(size)
+                moments: list[float] = []
+
+                def tick(_: int, moments: list[float] = moments) -> bool:
+                    moments.append(now())
+                    return False
+
+                truncation.backward(value, tick)
+                if r >= 0:
+                    forward[i, r] = moments[0] - start
+                    backward[i, r] = np.diff(moments)[::-1]
+    return Profile(tuple(layer.name for layer in layers), tuple(sizes), forward, backward)
