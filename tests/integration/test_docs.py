@@ -35,6 +35,12 @@ def test_the_simulator_runs_from_python_as_shown(capsys):
     assert 0.05 < depth < 0.3
 
 
+def test_a_pass_is_truncated_as_shown(capsys):
+    (code,) = blocks("docs/devices.md", "python")
+    exec(compile(code, "docs/devices.md", "exec"), {})
+    assert capsys.readouterr().out == "1 ['2.bias', '2.weight']\n"
+
+
 def test_the_strategy_in_the_docs_is_the_example_and_is_short():
     (code,) = blocks("docs/strategies.md", "python")
     assert code == (REPO / "examples" / "fitted_batch.py").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 <!-- results: mnist-mlp -->                                a study's final accuracies
 <!-- claims: mnist-mlp -->                                 and its verdicts
+<!-- gains: map -->                                        points gained, by how often the first layer starves
 <!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
 ...
 <!-- end -->
@@ -9,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -19,8 +21,9 @@ import numpy as np
 from adelfl.experiments.catalogue import find_study
 from adelfl.experiments.outcome import Outcome, Verdict
 from adelfl.report.comparison import standard_error
+from adelfl.theory.participation import deadline_for_depth, survival
 
-_MARKED = re.compile(r"(<!-- (results|claims|headline): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- (results|claims|gains|headline): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill_page(text: str, results: Path) -> str:
@@ -35,8 +38,11 @@ def fill_page(text: str, results: Path) -> str:
         if what == "headline":
             return f"{begin}{headline(names.split(), outcomes)}{end}"
         (outcome,) = outcomes.values()
-        made = claims_table(outcome) if what == "claims" else results_table(outcome) + _cost(names, results)
-        return f"{begin}{made}{end}"
+        made = {"claims": claims_table, "gains": gains_table, "results": results_table}[what](outcome)
+        if what == "results":
+            made = f"![{outcome.study.title}]({results.name}/{names}.png)\n\n{made}"
+        cost = "" if what == "claims" else _cost(names, results)
+        return f"{begin}{made}{cost}{end}"
 
     return _MARKED.sub(table, text)
 
@@ -78,10 +84,17 @@ def results_table(outcome: Outcome) -> str:
 
 
 def claims_table(outcome: Outcome) -> str:
-    """Each claim of the paper, where we looked, and what we saw."""
-    titles = {cell.key: cell.title + (" (the paper's)" if cell.paper else "") for cell in outcome.study.cells}
-    rows = [["the paper", "where", "paper", "ours", "verdict"]]
-    rows += [[v.claim, titles[v.cell], _claimed(v), _ours(v), v.verdict] for v in outcome.verdicts()]
+    """Each claim of the paper, and what we saw of it in each cell: a row per claim, or per budget that it speaks of."""
+    cells = {cell.key: cell.title + (" (the paper's)" if cell.paper else "") for cell in outcome.study.cells}
+    if any(claim.cells for claim in outcome.study.claims):
+        rows = [["the paper", "paper", "ours", "verdict"]]
+        rows += [[v.claim, _claimed(v), _ours(v), v.verdict] for v in outcome.verdicts()]
+        return _markdown(rows)
+    seen: dict[tuple[str, str], dict[str, str]] = {}
+    for v in outcome.verdicts():
+        seen.setdefault((v.claim, _claimed(v)), {})[v.cell] = f"{_ours(v)}: {v.verdict}"
+    rows = [["the paper", "paper", *cells.values()]]
+    rows += [[*claim, *(found.get(key, "") for key in cells)] for claim, found in seen.items()]
     return _markdown(rows)
 
 
@@ -102,6 +115,30 @@ def _markdown(rows: list[list[str]]) -> str:
     head, *body = ([cell.replace("|", "\\|") for cell in row] for row in rows)
     rule = ["---"] * len(head)
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *body))
+
+
+_BANDS = (0.0, 0.02, 0.2, 0.5, 0.8, 1.0)
+
+
+def gains_table(outcome: Outcome) -> str:
+    """The map in five rows: settings sorted by how often the first layer stays empty without a plan."""
+    gains = map_gains(outcome)
+    empty = {place: _first_layer_empty(*place) for place in next(iter(gains.values()))}
+    rows = [["first layer empty in", "settings", *(f"points over {b}: mean (lowest to highest)" for b in gains)]]
+    for low, high in itertools.pairwise(_BANDS):
+        here = [place for place, p in empty.items() if low <= p < high or p == high == 1.0]
+        row = [f"{low:.0%} to {high:.0%} of rounds", f"{len(here)}"]
+        for points in gains.values():
+            values = [points[place][0] for place in here]
+            row.append(f"{np.mean(values):+.1f} ({min(values):+.0f} to {max(values):+.0f})")
+        rows.append(row)
+    return _markdown(rows) + "\n"
+
+
+def _first_layer_empty(U: int, L: int, depth: float) -> float:
+    """Q(L, λ)^U at the rate λ of a mean depth, for devices of one speed."""
+    rate = deadline_for_depth(depth, L, 1.0, 0.0, 1)
+    return float(np.exp(U * survival(L, rate)[0][L - 1]))
 
 
 def map_gains(outcome: Outcome) -> dict[str, dict[tuple[int, int, float], tuple[float, float]]]:

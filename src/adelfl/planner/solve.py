@@ -97,9 +97,9 @@ class Solution:
     def advice(self) -> str:
         """Whether a plan is worth its trouble here: docs/reproduction.md, "When does a deadline plan pay?"."""
         without, with_plan = self.first_layer_empty
-        if without >= P_EMPTY_LIMIT:
+        if without >= 0.5:
             worth = "a plan gains most here"
-        elif without >= P_EMPTY_LIMIT / 10:
+        elif without >= P_EMPTY_LIMIT:
             worth = "a plan gains a little here"
         else:
             worth = "a plan gains little here, and using stragglers' layers at a uniform deadline (salf) does as well"
