@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from adelfl.learning.layers import Layer
 from adelfl.learning.work import Ints, RoundWork, Samples
+from adelfl.updates import Merge
 
 
 class Loop:
@@ -34,7 +35,7 @@ class Loop:
     def run(self, work: RoundWork) -> float:
         """Do one round."""
         start = {name: p.detach().clone() for name, p in self.parameters.items()}
-        total = {name: torch.zeros_like(p) for name, p in start.items()}
+        merge = Merge[Tensor]([layer.parameters for layer in self.layers])
         buffers = {name: torch.zeros_like(b) for name, b in self.buffers.items()}
         losses = []
         starts = work.starts
@@ -45,17 +46,14 @@ class Loop:
             local_buffers = {name: b.clone() for name, b in self.buffers.items()}
             update, loss = self._train(start, local_buffers, rows, int(work.progress.z[u]), work.eta)
             losses.append(loss)
-            for l, layer in enumerate(self.layers):
-                for name in layer.parameters:
-                    if name in update:
-                        total[name].add_(update[name], alpha=float(work.A[u, l]))
+            merge.add(update, work.A[u])
             for name, b in local_buffers.items():
                 buffers[name] += b
         if not losses:
             return math.nan
         with torch.no_grad():
-            for name, p in self.parameters.items():
-                p.add_(total[name])
+            for name, change in merge.total.items():
+                self.parameters[name].add_(change)
             for name, b in self.buffers.items():
                 # Running statistics of batch norm: the mean over those who contributed.
                 b.copy_(buffers[name] / len(losses))
