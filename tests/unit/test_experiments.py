@@ -285,7 +285,8 @@ def cifar_like():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PAPER if "mnist" not in name])
-def test_the_papers_sizes_run(name, tmp_path):
+def test_the_papers_sizes_run(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("adelfl.experiments.conduct.RATES", (0.05,))
     study = find_study(name, "full")
     few = replace(study, cells=study.cells[-1:], strategies=("adel",), claims=(), falling=False)
     more = ("training.rounds=2", "training.evaluations=1", "data.factory=test_experiments:cifar_like")

@@ -59,7 +59,8 @@ def reproduce(
     more = list(changes or ())
     if data_dir is not None:
         more.append(f"data.data_dir={json.dumps(str(data_dir.absolute()))}")
-    out.mkdir(parents=True, exist_ok=True)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is not a folder")
     for study in studies:
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
         plan = Plan(folder, seeds or study.seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more))
@@ -84,6 +85,7 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
     from adelfl.record import write_json
     from adelfl.report.style import save
 
+    stem.parent.mkdir(parents=True, exist_ok=True)
     outcome.write(stem)
     about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": round(outcome.core_minutes, 1)}
     write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
