@@ -36,6 +36,8 @@ test-slow: $(READY) ## the tests that take minutes
 bench: $(READY) ## side-by-side measurements
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/planner.py
+	$(BIN)/python bench/truncated.py
+	$(BIN)/python bench/parts.py
 	$(BIN)/python bench/simulators.py
 
 # Where MNIST and CIFAR-10 are, if they are at hand; otherwise they come from the Hugging Face hub.
