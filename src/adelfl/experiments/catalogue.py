@@ -78,7 +78,6 @@ _MNIST_CNN = replace(
     source="Fig. 2 (c)",
     changes=(*_MNIST, "model.name=cnn", "training.evaluations=25"),
     cells=_mnist_cells((0.5, 0.15), ("paper", "slow"), 300),
-    tuning_seeds=1,
     claims=(
         Claim("SALF remains less efficient than ADEL-FL", "adel", "salf"),
         *_above(("drop", "wait", "heterofl"), _MNIST_CLAIM),
