@@ -144,6 +144,11 @@ def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:
     return found[1], options
 
 
+def file_name(strategy: str) -> str:
+    """A strategy as the user wrote it, in characters that every file system takes."""
+    return re.sub(r"[^\w=.-]+", "_", strategy.strip()).strip("_")
+
+
 def jobs_of(
     said: RunFile, strategies: list[str], seeds: int, first_seed: int, out: Path, fresh: bool = False
 ) -> list[Job]:
@@ -153,8 +158,7 @@ def jobs_of(
         for word in strategies:
             name, options = parse_strategy(word)
             config = said.with_strategy(name, options, seed).model_dump_json()
-            safe = re.sub(r"[^\w=.-]+", "_", word.strip()).strip("_")
-            found.append(Job(word, seed, config, out / f"{safe}-seed{seed}", fresh))
+            found.append(Job(word, seed, config, out / f"{file_name(word)}-seed{seed}", fresh))
     return found
 
 

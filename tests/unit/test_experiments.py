@@ -11,7 +11,7 @@ from small_worlds import dataset_of, typed
 
 from adelfl.errors import ConfigError
 from adelfl.experiments.catalogue import NAMES, find_study
-from adelfl.experiments.conduct import Plan, conduct
+from adelfl.experiments.conduct import Setup, conduct
 from adelfl.experiments.outcome import CHANCE, Difference, Outcome, Run, judge
 from adelfl.experiments.page import claims_table, fill_page, map_gains, results_table
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
@@ -115,7 +115,7 @@ def test_a_study_that_is_not_known_is_one_sentence():
 def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     watch = Silent()
-    return conduct(TINY, Plan(folder, seeds=2, first_seed=3), watch), folder, watch
+    return conduct(TINY, Setup(folder, seeds=2, first_seed=3), watch), folder, watch
 
 
 def test_every_strategy_gets_the_same_effort_on_validation_data_only(tiny):
@@ -154,7 +154,7 @@ def test_strategies_meet_the_same_luck(tiny):
 def test_what_is_finished_is_not_run_again(tiny):
     outcome, folder, _ = tiny
     before = {r.folder: (r.folder / "result.json").stat().st_mtime_ns for r in find_runs(folder)}
-    again = conduct(TINY, Plan(folder, seeds=2, first_seed=3), Silent())
+    again = conduct(TINY, Setup(folder, seeds=2, first_seed=3), Silent())
     assert again.runs == outcome.runs
     assert again.trials == outcome.trials
     assert {f: (f / "result.json").stat().st_mtime_ns for f in before} == before
@@ -171,13 +171,13 @@ def test_a_run_that_breaks_down_counts_as_guessing_and_loses_the_choice(tmp_path
         falling=False,
     )
     watch = Silent()
-    outcome = conduct(broken, Plan(tmp_path, seeds=1), watch)
+    outcome = conduct(broken, Setup(tmp_path, seeds=1), watch)
     rates = [t for t in outcome.trials if t.strategy == "oracle"]
     assert [math.isnan(t.accuracy) for t in sorted(rates, key=lambda t: t.rate)][-1]
     assert any(math.isnan(accuracy) for _, accuracy in watch.ended)
     for run in outcome.runs:
         assert run.broke_down == (run.final == CHANCE and run.depth == 0.0)
-    assert conduct(broken, Plan(tmp_path, seeds=1), Silent()).runs == outcome.runs
+    assert conduct(broken, Setup(tmp_path, seeds=1), Silent()).runs == outcome.runs
 
 
 # -- what came out
@@ -290,5 +290,5 @@ def test_the_papers_sizes_run(name, tmp_path, monkeypatch):
     study = find_study(name, "full")
     few = replace(study, cells=study.cells[-1:], strategies=("adel",), claims=(), falling=False)
     more = ("training.rounds=2", "training.evaluations=1", "data.factory=test_experiments:cifar_like")
-    outcome = conduct(few, Plan(tmp_path, seeds=1, more=more), Silent())
+    outcome = conduct(few, Setup(tmp_path, seeds=1, more=more), Silent())
     assert outcome.runs[0].rounds == 2

@@ -50,7 +50,7 @@ def reproduce(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from adelfl.cli.display import StudyDisplay
     from adelfl.experiments.catalogue import NAMES, find_study
-    from adelfl.experiments.conduct import Plan, conduct
+    from adelfl.experiments.conduct import Setup, conduct
 
     wanted = list(NAMES) if "all" in names else names
     studies = [find_study(name, scale.value) for name in wanted]
@@ -63,9 +63,9 @@ def reproduce(
         raise ConfigError(f"--out {out}: is not a folder")
     for study in studies:
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
-        plan = Plan(folder, seeds or study.seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more))
+        setup = Setup(folder, seeds or study.seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more))
         with StudyDisplay(study.name) as display:
-            outcome = conduct(study, plan, display)
+            outcome = conduct(study, setup, display)
         _leave(study, outcome, out / folder.name, scale)
         if as_json:
             typer.echo(json.dumps(outcome.to_json()))
@@ -95,10 +95,9 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
 def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplotlib figure
     if study.drawing == "map":
         from adelfl.experiments.page import map_gains
-        from adelfl.experiments.study import FIRST_LAYER_STARVES
         from adelfl.report.gain import draw_gain
 
-        return draw_gain(map_gains(outcome), FIRST_LAYER_STARVES, study.title)
+        return draw_gain(map_gains(outcome), study.title)
     if study.drawing == "dots":
         from adelfl.report.dots import draw_dots
 

@@ -15,15 +15,13 @@ EVERYBODY = ("adel", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle"
 # -- learning rates: the paper's, and one that trains
 
 
-def _paper_rate() -> tuple[str, ...]:
-    return ("learning_rate.schedule=inverse", "learning_rate.time_scale=1")
+_PAPER_RATE = ("learning_rate.schedule=inverse", "learning_rate.time_scale=1")
+_CONSTANT = ("learning_rate.schedule=constant",)
 
 
 def _slow_rate(rounds: int) -> tuple[str, ...]:
     return ("learning_rate.schedule=inverse", f"learning_rate.time_scale={rounds / 5:g}")
 
-
-_CONSTANT = ("learning_rate.schedule=constant",)
 
 # -- MNIST (Fig. 2)
 
@@ -31,7 +29,7 @@ _CONSTANT = ("learning_rate.schedule=constant",)
 def _mnist_cells(depths: tuple[float, ...], rates: tuple[str, ...], slow_rounds: int) -> tuple[Cell, ...]:
     """The released code's 100 rounds, and more of them with the rate that trains."""
     known = {
-        "paper": ("η₀/(1+t)", ("training.rounds=100", *_paper_rate())),
+        "paper": ("η₀/(1+t)", ("training.rounds=100", *_PAPER_RATE)),
         "slow": (f"η₀/(1+t/{slow_rounds // 5})", (f"training.rounds={slow_rounds}", *_slow_rate(slow_rounds))),
         "constant": ("constant η₀", ("training.rounds=100", *_CONSTANT)),
     }
@@ -107,7 +105,7 @@ def _cifar_tuning(scale: str) -> tuple[str, ...]:
     return ("data.validation=0.1", "training.evaluations=10", *samples)
 
 
-def _shares(rounds: int, *shares: float, rate: tuple[str, ...] | None = None, paper: bool = False) -> tuple[Cell, ...]:
+def _shares(rounds: int, *shares: float, rate: tuple[str, ...] | None = None) -> tuple[Cell, ...]:
     """Shares of the budget at which the mean depth is 85 %, with a learning rate that trains, or another."""
     chosen = _slow_rate(rounds) if rate is None else rate
     words = {1.0: "85 % depth", 0.5: "half of that time"}
@@ -116,7 +114,7 @@ def _shares(rounds: int, *shares: float, rate: tuple[str, ...] | None = None, pa
             f"share{share:.0%}".replace("%", ""),
             words.get(share, f"{share:.0%} of the 85 % budget"),
             ("training.depth=0.85", f"training.budget_share={share:.9g}", *chosen),
-            paper=paper or share == 1.0,
+            paper=share == 1.0,
         )
         for share in shares
     )
@@ -127,7 +125,7 @@ def _deep(name: str, scale: str) -> Study:
     slow, half = _shares(rounds, 1.0, 0.5)
     slow = replace(slow, key="share100-slow", title=f"85 % depth, η₀/(1+t/{rounds // 5})", paper=False)
     half = replace(half, key="share50-slow", title=f"half of that time, η₀/(1+t/{rounds // 5})")
-    (paper,) = _shares(rounds, 1.0, rate=_paper_rate())
+    (paper,) = _shares(rounds, 1.0, rate=_PAPER_RATE)
     paper = replace(paper, key="share100-paper", title="85 % depth, η₀/(1+t)")
     points = 13.0 if name == "vgg11" else None
     said = "66 % for ADEL-FL against 53 % for SALF" if points else "ADEL-FL consistently outperforms SALF"

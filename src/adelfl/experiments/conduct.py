@@ -6,7 +6,6 @@ Every run is recorded in a folder of its own, so a study that was interrupted go
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,13 +17,13 @@ from adelfl.experiments.outcome import CHANCE, Outcome, Run, Trial
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Study
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender
-from adelfl.runner import Job, parse_strategy, run_all
+from adelfl.runner import Job, file_name, parse_strategy, run_all
 
 _MOMENTS = {"at_25": 0.25, "at_50": 0.5, "at_60": 0.6, "at_75": 0.75, "at_100": 1.0}
 
 
 @dataclass(frozen=True)
-class Plan:
+class Setup:
     """How a study is carried out.
 
     Attributes
@@ -59,14 +58,14 @@ class Watch(Protocol):
         """A run has ended; NaN if it broke down."""
 
 
-def conduct(study: Study, plan: Plan, watch: Watch) -> Outcome:
+def conduct(study: Study, setup: Setup, watch: Watch) -> Outcome:
     """Do what has not been done yet, and sum up.
 
     Parameters
     ----------
     study : Study
         What to do.
-    plan : Plan
+    setup : Setup
         How much of it, and where.
     watch : Watch
         Who is told.
@@ -78,17 +77,17 @@ def conduct(study: Study, plan: Plan, watch: Watch) -> Outcome:
     places = [(cell, word) for cell in study.cells for word in study.strategies]
     tuning_seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + study.tuning_seeds)
     tuning = {
-        (*place, rate, seed): _job(study, plan, *place, rate, seed, tuning=True)
+        (*place, rate, seed): _job(study, setup, *place, rate, seed, tuning=True)
         for place in places
         for rate in RATES
         for seed in tuning_seeds
     }
-    accuracy = _run(list(tuning.values()), plan, "learning rates", watch)
+    accuracy = _run(list(tuning.values()), setup, "learning rates", watch)
     trials = {key: Trial(key[0].key, *key[1:], accuracy[job.folder]) for key, job in tuning.items()}
     best = {place: _best_rate([t for key, t in trials.items() if key[:2] == place]) for place in places}
-    seeds = range(plan.first_seed, plan.first_seed + plan.seeds)
-    final = {(*place, seed): _job(study, plan, *place, best[place], seed) for seed in seeds for place in places}
-    _run(list(final.values()), plan, "runs", watch)
+    seeds = range(setup.first_seed, setup.first_seed + setup.seeds)
+    final = {(*place, seed): _job(study, setup, *place, best[place], seed) for seed in seeds for place in places}
+    _run(list(final.values()), setup, "runs", watch)
     runs = tuple(
         _summed_up(cell, word, seed, best[cell, word], RunRecord.open(final[cell, word, seed].folder))
         for cell, word in places
@@ -104,23 +103,22 @@ def _best_rate(trials: list[Trial]) -> float:
     return max(sorted(score), key=score.__getitem__)
 
 
-def _job(study: Study, plan: Plan, cell: Cell, word: str, rate: float, seed: int, *, tuning: bool = False) -> Job:
-    more = (*plan.more, *study.tuning) if tuning else plan.more
+def _job(study: Study, setup: Setup, cell: Cell, word: str, rate: float, seed: int, *, tuning: bool = False) -> Job:
+    more = (*setup.more, *study.tuning) if tuning else setup.more
     name, options = parse_strategy(word)
     said = study.setting(cell, rate, *more).with_strategy(name, options, seed)
-    safe = re.sub(r"[^\w=.-]+", "_", word).strip("_")
-    place = plan.folder / cell.key / ("tuning" if tuning else "runs")
-    return Job(word, seed, said.model_dump_json(), place / f"{safe}-rate{rate:g}-seed{seed}")
+    place = setup.folder / cell.key / ("tuning" if tuning else "runs")
+    return Job(word, seed, said.model_dump_json(), place / f"{file_name(word)}-rate{rate:g}-seed{seed}")
 
 
-def _run(jobs: list[Job], plan: Plan, stage: str, watch: Watch) -> dict[Path, float]:
+def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> dict[Path, float]:
     """Final accuracy by folder; NaN for a run that broke down, which is not tried again."""
     watch.stage(stage, len(jobs))
     broken = [job for job in jobs if RunRecord(job.folder).failure is not None]
     found: dict[Path, float] = {job.folder: math.nan for job in broken}
     for job in broken:
         watch.done(job, math.nan)
-    for job, result in run_all([job for job in jobs if job.folder not in found], plan.workers, watch.row):
+    for job, result in run_all([job for job in jobs if job.folder not in found], setup.workers, watch.row):
         if not isinstance(result, AdelError):
             found[job.folder] = float(result["final_accuracy"])
         elif RunRecord(job.folder).failure is not None:

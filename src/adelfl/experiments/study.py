@@ -14,9 +14,6 @@ RATES = (0.05, 0.1, 0.5, 1.0)
 FIRST_TUNING_SEED = 1000
 """Learning rates are chosen on luck that no reported run meets."""
 
-FIRST_LAYER_STARVES = 0.2
-"""Above this probability that nobody delivers the first layer, the paper's bound and its gains begin to matter."""
-
 
 @dataclass(frozen=True)
 class Cell:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from adelfl.errors import ConfigError
-from adelfl.learning.models import narrowed
+from adelfl.learning.networks import narrowed
 
 Slices = dict[str, tuple[slice, ...]]
 

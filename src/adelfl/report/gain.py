@@ -12,17 +12,13 @@ from adelfl.report.style import RC, figure
 from adelfl.theory.participation import starving_depth
 
 
-def draw_gain(
-    gains: Mapping[str, Mapping[tuple[int, int, float], tuple[float, float]]], empty: float, title: str
-) -> Figure:
-    """Draw points gained over baselines.
+def draw_gain(gains: Mapping[str, Mapping[tuple[int, int, float], tuple[float, float]]], title: str) -> Figure:
+    """Draw points gained over baselines, and the line Q(L, λ)^U = 0.2 for devices of one speed.
 
     Parameters
     ----------
     gains : mapping
         Baseline → (devices, layers, depth) → points gained and their standard error.
-    empty : float
-        The line is drawn where the first layer stays empty with this probability, Q(L, λ)^U, for devices of one speed.
     title : str
         Of the whole.
     """
@@ -45,7 +41,7 @@ def draw_gain(
                     dark = abs(values[i, j]) > 0.6 * most
                     colour = "white" if dark else "black" if clear else "#888888"
                     ax.text(j, i, f"{values[i, j]:+.0f}", ha="center", va="center", color=colour, fontsize=8.5)
-                line = [np.interp(starving_depth(layers, u, empty), depths, range(len(depths))) for u in U]
+                line = [np.interp(starving_depth(layers, u), depths, range(len(depths))) for u in U]
                 ax.plot(line, range(len(U)), color="black", linewidth=1.6, linestyle="--")
                 ax.grid(visible=False)
                 ax.set_xticks(range(len(depths)), [f"{d:.0%}" for d in depths])
