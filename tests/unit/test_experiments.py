@@ -141,6 +141,22 @@ def test_the_rate_that_is_best_on_validation_data_is_run(tiny):
             assert trials[rate] == max(trials.values())
 
 
+def test_the_best_on_the_first_seed_are_tried_on_the_others_and_similar_cells_take_their_rates_over(tmp_path):
+    calm, starved = TINY.cells
+    racing = replace(TINY, cells=(calm, replace(starved, rates_of=calm.key)), tuning_seeds=3, finalists=2, claims=())
+    outcome = conduct(racing, Setup(tmp_path, seeds=1), Silent())
+    for strategy in TINY.strategies:
+        mine = [t for t in outcome.trials if t.strategy == strategy]
+        assert {t.cell for t in mine} == {calm.key}
+        first = {t.rate: t.accuracy for t in mine if t.seed == FIRST_TUNING_SEED}
+        finalists = sorted(first, key=first.__getitem__)[-2:]
+        assert sorted(first) == sorted(RATES)
+        for seed in (FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + 2):
+            assert sorted(t.rate for t in mine if t.seed == seed) == sorted(finalists)
+        mean = {rate: np.mean([t.accuracy for t in mine if t.rate == rate]) for rate in finalists}
+        assert {run.rate for cell in racing.cells for run in outcome.of(cell, strategy)} == {max(mean, key=mean.get)}
+
+
 def test_strategies_meet_the_same_luck(tiny):
     outcome, _, _ = tiny
     for cell in TINY.cells:

@@ -74,17 +74,12 @@ def conduct(study: Study, setup: Setup, watch: Watch) -> Outcome:
     -------
     Outcome
     """
+    trials = _choose_rates(study, setup, watch)
     places = [(cell, word) for cell in study.cells for word in study.strategies]
-    tuning_seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + study.tuning_seeds)
-    tuning = {
-        (*place, rate, seed): _job(study, setup, *place, rate, seed, tuning=True)
-        for place in places
-        for rate in RATES
-        for seed in tuning_seeds
+    best = {
+        (cell, word): _best_rates([t for t in trials if (t.cell, t.strategy) == (cell.rates_of or cell.key, word)])[0]
+        for cell, word in places
     }
-    accuracy = _run(list(tuning.values()), setup, "learning rates", watch)
-    trials = {key: Trial(key[0].key, *key[1:], accuracy[job.folder]) for key, job in tuning.items()}
-    best = {place: _best_rate([t for key, t in trials.items() if key[:2] == place]) for place in places}
     seeds = range(setup.first_seed, setup.first_seed + setup.seeds)
     final = {(*place, seed): _job(study, setup, *place, best[place], seed) for seed in seeds for place in places}
     _run(list(final.values()), setup, "runs", watch)
@@ -94,13 +89,41 @@ def conduct(study: Study, setup: Setup, watch: Watch) -> Outcome:
         for seed in seeds
     )
     folders = {(cell.key, word, seed): job.folder for (cell, word, seed), job in final.items()}
-    return Outcome(study, runs, tuple(trials.values()), folders)
+    return Outcome(study, runs, tuple(trials), folders)
 
 
-def _best_rate(trials: list[Trial]) -> float:
-    """By mean accuracy, a run that broke down counting as none; of equal ones the smaller rate."""
-    score = {rate: np.mean([np.nan_to_num(t.accuracy) for t in trials if t.rate == rate]) for rate in RATES}
-    return max(sorted(score), key=score.__getitem__)
+def _choose_rates(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
+    """Every rate on the first tuning seed, and those that did best there, or all of them, on the others."""
+    places = [(cell, word) for cell in study.cells if not cell.rates_of for word in study.strategies]
+    entered = {place: list(RATES) for place in places}
+    trials: dict[tuple[Cell, str, float, int], Trial] = {}
+    rest = range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds)
+    for seeds in ([FIRST_TUNING_SEED], list(rest)):
+        jobs = {
+            (*place, rate, seed): _job(study, setup, *place, rate, seed, tuning=True)
+            for place in places
+            for rate in entered[place]
+            for seed in seeds
+        }
+        accuracy = _run(list(jobs.values()), setup, "learning rates", watch) if jobs else {}
+        trials |= {key: Trial(key[0].key, *key[1:], accuracy[job.folder]) for key, job in jobs.items()}
+        for place in places:
+            entered[place] = _best_rates([t for key, t in trials.items() if key[:2] == place])[: study.finalists]
+    order = {(cell.key, word): i for i, (cell, word) in enumerate(places)}
+    return sorted(trials.values(), key=lambda t: (order[t.cell, t.strategy], t.rate, t.seed))
+
+
+def _best_rates(trials: list[Trial]) -> list[float]:
+    """By mean accuracy over the most seeds that a rate was tried on, best first.
+
+    A run that broke down counts as none; of equal ones the smaller rate is the better.
+    """
+    accuracies = {
+        rate: np.nan_to_num([t.accuracy for t in trials if t.rate == rate]) for rate in sorted({t.rate for t in trials})
+    }
+    most = max(map(len, accuracies.values()))
+    finalists = {rate: float(found.mean()) for rate, found in accuracies.items() if len(found) == most}
+    return sorted(finalists, key=finalists.__getitem__, reverse=True)
 
 
 def _job(study: Study, setup: Setup, cell: Cell, word: str, rate: float, seed: int, *, tuning: bool = False) -> Job:

@@ -67,6 +67,7 @@ class Difference:
     mean: float
     error: float
     seeds: int
+    median: float = math.nan
 
     @property
     def margin(self) -> float:
@@ -86,6 +87,7 @@ class Verdict:
     ours: float
     error: float
     verdict: str
+    median: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
         """As ``--json`` says it."""
@@ -136,7 +138,7 @@ class Outcome:
     def difference(self, cell: Cell, better: str, worse: str, at: str = "final") -> Difference:
         """Points by which one strategy ends above another on the same luck."""
         gap = self.accuracy(cell, better, at) - self.accuracy(cell, worse, at)
-        return Difference(float(gap.mean()), standard_error(gap), gap.size)
+        return Difference(float(gap.mean()), standard_error(gap), gap.size, float(np.median(gap)))
 
     def verdicts(self) -> list[Verdict]:
         """Every claim in every cell where it is looked at."""
@@ -151,7 +153,7 @@ class Outcome:
     def _verdict(self, claim: Claim, cell: Cell) -> Verdict:
         seen = self.difference(cell, claim.better, claim.worse, claim.at)
         sentence = f"{claim.sentence} [{claim.better} − {claim.worse}]"
-        return Verdict(sentence, cell.key, claim.points, seen.mean, seen.error, judge(claim.points, seen))
+        return Verdict(sentence, cell.key, claim.points, seen.mean, seen.error, judge(claim.points, seen), seen.median)
 
     def _deadlines(self) -> list[Verdict]:
         found = []
@@ -197,8 +199,8 @@ class Outcome:
             found.append((cell.title, here))
         return found
 
-    def tables(self) -> list[tuple[str, list[tuple[str, float, float, float, int]]]]:
-        """For each cell, its title and rows of label, mean, standard error, chosen rate, seeds that broke down."""
+    def tables(self) -> list[tuple[str, list[tuple[str, float, float, float, int, float]]]]:
+        """For each cell, its title and rows of label, mean, standard error, chosen rate, broken seeds, median."""
         found = []
         for cell in self.study.cells:
             rows = []
@@ -206,7 +208,8 @@ class Outcome:
                 runs, accuracy = self.of(cell, strategy), self.accuracy(cell, strategy)
                 broke = sum(run.broke_down for run in runs)
                 label = self.study.words.get(strategy, runs[0].label)
-                rows.append((label, float(accuracy.mean()), standard_error(accuracy), runs[0].rate, broke))
+                median = float(np.median(accuracy))
+                rows.append((label, float(accuracy.mean()), standard_error(accuracy), runs[0].rate, broke, median))
             found.append((cell.title, rows))
         return found
 

@@ -74,9 +74,9 @@ def results_table(outcome: Outcome) -> str:
     rows = [["strategy", *(title for title, _ in tables)]]
     for here in zip(*(table for _, table in tables), strict=True):
         row = [here[0][0]]
-        for _, mean, error, rate, broke in here:
+        for _, mean, error, rate, broke, median in here:
             failed = f", {broke} broke down" if broke else ""
-            row.append(f"{_plus_minus(mean, error)} ({rate:g}{failed})")
+            row.append(f"{_plus_minus(mean, error)}{_skewed(mean, median)} ({rate:g}{failed})")
         rows.append(row)
     seeds = len(outcome.of(outcome.study.cells[0], outcome.study.strategies[0]))
     note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen).\n"
@@ -103,7 +103,17 @@ def _claimed(v: Verdict) -> str:
 
 
 def _ours(v: Verdict) -> str:
-    return f"{v.ours:.2f} ×" if "deadline" in v.claim else _plus_minus(v.ours, v.error, sign=True)
+    if "deadline" in v.claim:
+        return f"{v.ours:.2f} ×"
+    return _plus_minus(v.ours, v.error, sign=True) + _skewed(v.ours, v.median, sign=True)
+
+
+_FAR = 5.0
+"""Points between mean and median from which the median is said too: single runs that died decide the mean."""
+
+
+def _skewed(mean: float, median: float, *, sign: bool = False) -> str:
+    return f", median {_plus_minus(median, math.nan, sign=sign)}" if abs(mean - median) > _FAR else ""
 
 
 def _plus_minus(mean: float, error: float, *, sign: bool = False) -> str:

@@ -29,12 +29,15 @@ class Cell:
         ``section.key=value`` pairs on top of the study's own.
     paper : bool
         Whether the setting is one of the paper's.
+    rates_of : str
+        Key of a similar cell whose learning rates are taken over; empty if it chooses its own.
     """
 
     key: str
     title: str
     changes: tuple[str, ...]
     paper: bool = False
+    rates_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Study:
         Changes for runs that only choose a learning rate.
     tuning_seeds : int
         How many runs of each rate there are to choose by.
+    finalists : int or None
+        How many rates, the best on the first tuning seed, are tried on the others; None: all of them.
     falling : bool
         Whether the paper shows deadlines that fall over the rounds.
     drawing : {"curves", "dots", "map"}
@@ -100,6 +105,7 @@ class Study:
     seeds: int = 5
     tuning: tuple[str, ...] = ()
     tuning_seeds: int = 1
+    finalists: int | None = None
     falling: bool = False
     drawing: Literal["curves", "dots", "map"] = "curves"
     words: Mapping[str, str] = field(default_factory=dict)

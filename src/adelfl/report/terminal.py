@@ -97,7 +97,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
 def print_study(
     title: str,
     source: str,
-    tables: list[tuple[str, list[tuple[str, float, float, float, int]]]],
+    tables: list[tuple[str, list[tuple[str, float, float, float, int, float]]]],
     claims: list[dict[str, Any]],
     console: Console | None = None,
 ) -> None:
@@ -109,7 +109,7 @@ def print_study(
         table.add_column(cell, min_width=40)
         for name in ("final", "learning rate", "broke down"):
             table.add_column(name, justify="right")
-        for label, mean, error, rate, broke in sorted(rows, key=lambda row: -row[1]):
+        for label, mean, error, rate, broke, _ in sorted(rows, key=lambda row: -row[1]):
             final = f"{mean:.1f}%" if math.isnan(error) else f"{mean:.1f}% ± {error:.1f}"
             table.add_row(escape(label), final, f"{rate:g}", f"{broke or ''}")
         console.print(table)
