@@ -36,3 +36,24 @@ class VirtualClock:
     def sleep_until(self, moment: float) -> None:
         """Jump to ``moment``; time never runs backwards."""
         self._now = max(self._now, moment)
+
+
+class RealClock:
+    """Seconds since it was made, or since so many seconds before that; never jumps."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._start = monotonic() - now
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return monotonic() - self._start
+
+    def sleep_until(self, moment: float) -> None:
+        """Sleep until ``moment``; not at all if that is over."""
+        while (left := moment - self.now()) > 0:
+            time.sleep(left)
+
+
+def wall_seconds() -> float:
+    """Seconds since 1970 by this machine's clock: to tell how long a process was away, never to compare machines."""
+    return time.time()

@@ -31,24 +31,30 @@ class Summary:
         self.accuracies: list[float] = []
         self.depths: list[float] = []
         self.rounds = 0
+        self.time = 0.0
 
     def add(self, row: dict[str, Any]) -> None:
         """Count one row."""
+        self.time = row["time"]
         if row["accuracy"] is not None:
             self.times.append(row["time"])
             self.accuracies.append(row["accuracy"])
         if row["round"] > 0:
             self.rounds = row["round"]
-            self.depths.append(sum(row["depth"]) / (len(row["depth"]) * self.steps))
+            self.depths.append(sum(row["depth"]) / (max(1, len(row["depth"])) * self.steps))
 
     def result(self) -> dict[str, Any]:
-        """Final accuracy, accuracy at quarters of the budget, mean depth, rounds done, virtual time."""
+        """Final accuracy, accuracy at quarters of the budget, mean depth, rounds done, time.
+
+        Accuracies are None where nobody evaluated.
+        """
+        evaluated = bool(self.times)
         return {
-            "final_accuracy": float(np.mean([self.accuracy_at(share) for share in FINAL_MOMENTS])),
-            "accuracy": {name: self.accuracy_at(share) for name, share in QUARTERS.items()},
+            "final_accuracy": float(np.mean([self.accuracy_at(s) for s in FINAL_MOMENTS])) if evaluated else None,
+            "accuracy": {name: self.accuracy_at(s) if evaluated else None for name, s in QUARTERS.items()},
             "depth": float(np.mean(self.depths)) if self.depths else 0.0,
             "rounds": self.rounds,
-            "time": self.times[-1],
+            "time": self.time,
         }
 
     def accuracy_at(self, share: float) -> float:

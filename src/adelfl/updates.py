@@ -27,6 +27,7 @@ Array = NDArray[Any]
 class Reason(StrEnum):
     """Why an update was rejected."""
 
+    no_content = "no content"
     unreadable = "unreadable"
     oversize = "oversize"
     unselected = "unselected sender"
@@ -34,6 +35,7 @@ class Reason(StrEnum):
     other_round = "other round"
     late = "late"
     bad_weight = "bad weight"
+    bad_depth = "bad depth"
     unknown_parameter = "unknown parameter"
     not_a_suffix = "not a suffix of the layers"
     wrong_shape = "wrong shape"

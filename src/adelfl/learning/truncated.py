@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from typing import TypeVar
 
@@ -21,7 +22,14 @@ from torch import Tensor, nn
 from adelfl.errors import ConfigError
 from adelfl.learning.layers import Layer
 
-ShouldStop = Callable[[int], bool]
+
+class Answer(Enum):
+    """What a caller may say besides yes and no when it is asked whether time is up."""
+
+    after_this = "this layer counts, and is the last"
+
+
+ShouldStop = Callable[[int], bool | Answer]
 """Asked with a layer's position (0 is the input side) when its gradient is complete: is time up?"""
 
 Result = TypeVar("Result")
@@ -96,7 +104,7 @@ class Truncation:
         should_stop : callable
             Asked once before the walk, with the number of layers, and then with the position of each layer that has
             become complete, from the last to the first. Where it says yes, that layer came too late: it does not count,
-            and the walk ends.
+            and the walk ends. :attr:`Answer.after_this` ends it too, but the layer counts.
         """
         value = float(loss.detach())
         self.loss, self.should_stop = loss, should_stop
@@ -128,9 +136,12 @@ class Truncation:
     def _advance(self) -> None:
         """Count the layers from the last on that are complete by now."""
         while (l := len(self.layers) - 1 - self.depth) >= 0 and self.missing[l] <= 0:
-            if self.should_stop(l):
+            answer = self.should_stop(l)
+            if answer and answer is not Answer.after_this:
                 raise _TimeIsUp
             self.depth += 1
+            if answer:
+                raise _TimeIsUp
 
     def _collect(self) -> dict[str, Tensor]:
         done = self.layers[len(self.layers) - self.depth :]

@@ -174,12 +174,15 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
 def _line(record: RunRecord) -> tuple[str, str, str, str, str]:
     about, result = record.about, record.result
     if result is not None:
-        accuracy, rounds, state = f"{result['final_accuracy']:.1%}", str(result["rounds"]), "finished"
+        final = result["final_accuracy"]
+        accuracy, rounds, state = "" if final is None else f"{final:.1%}", str(result["rounds"]), "finished"
     else:
         _, accuracies = record.evaluations
         accuracy = f"{accuracies[-1]:.1%}" if accuracies.size else ""
         rounds = f"{record.rounds[-1]['round'] if record.rounds else 0}/{about['rounds']}"
         again = f"adelfl resume {escape(shlex.quote(str(record.folder)))}"
+        if about.get("clock") == "real":
+            again = "its ServerApp, started again, goes on"
         state = f"[yellow]interrupted or running; {again}[/yellow]"
         if record.failure is not None:
             state = f"[red]failed: {escape(record.failure)}[/red]"
@@ -194,7 +197,9 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
     console.print(
         f"[bold]{label}[/bold], seed {seed}, {about['devices']} devices, {len(about['layers'])} layers: {state}"
     )
-    console.print(f"rounds {rounds}, accuracy {accuracy}, budget {about['budget']:.4g} virtual seconds")
+    clock = about.get("clock", "virtual")
+    accuracy = accuracy or "not evaluated"
+    console.print(f"rounds {rounds}, accuracy {accuracy}, budget {about['budget']:.4g} {clock} seconds")
     console.print(
         f"wall time {record.wall_seconds:.2f} s; " + ", ".join(f"{k} {v}" for k, v in about["versions"].items())
     )

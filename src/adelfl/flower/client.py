@@ -1,0 +1,255 @@
+"""The client's side: a training step that stops in time.
+
+@app.train()
+def train(message, context):
+    job = Job(message, Net())
+    optimizer = torch.optim.SGD(job.model.parameters(), lr=job.learning_rate)
+    for x, y in job.batches(trainset):
+        job.backward(criterion(job.model(x), y))       # instead of loss.backward()
+        optimizer.step()
+    return job.reply()
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import default_collate
+
+from adelfl.clock import Clock, RealClock
+from adelfl.errors import ConfigError
+from adelfl.flower.protocol import Report, Task
+from adelfl.learning.layers import given_layers
+from adelfl.learning.truncated import Answer, Truncation, rehearse
+
+
+class Samples(Protocol):
+    """A dataset: a length, and a sample by its position."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, position: int, /) -> Any: ...  # noqa: ANN401
+
+
+class Job:
+    """One round's work at a node, from the arrival of its message on.
+
+    Parameters
+    ----------
+    message : Message
+        What the node was sent.
+    model : nn.Module
+        Of the right shape; it is given the message's weights, and trained in place.
+    clock : Clock, optional
+        A real one, by default, that starts here.
+    rng : numpy.random.Generator, optional
+        Draws the batches.
+    arrayrecord_key, configrecord_key, weighted_by_key : str
+        As given to the strategy.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        model: nn.Module,
+        *,
+        clock: Clock | None = None,
+        rng: np.random.Generator | None = None,
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        weighted_by_key: str = "num-examples",
+    ) -> None:
+        self.clock = clock or RealClock()
+        self._arrived = self.clock.now()
+        self.rng = rng or np.random.default_rng()
+        self.message, self.model = message, model
+        self.arrayrecord_key, self.weighted_by_key = arrayrecord_key, weighted_by_key
+        self.task = Task.read(message.content.config_records[configrecord_key])
+        sent = message.content.array_records[arrayrecord_key]
+        weights = {name: torch.from_numpy(array.numpy()) for name, array in sent.items()}
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as trouble:
+            raise ConfigError(f"the server's weights are of another model: {' '.join(str(trouble).split())}") from None
+        check_no_statistics(model)
+        self.layers = given_layers(model, self.task.layers)
+        named = dict(model.named_parameters())
+        self._before = {name: named[name].detach().clone() for layer in self.layers for name in layer.parameters}
+        self.done, self.iterations_done, self.loss = 0, 0, math.nan
+        self._setup, self._compute, self._begun, self._last = math.nan, 0.0, 0.0, 0.0
+        self._times: list[float] = []
+        self._samples = self._examples = 0
+        self.stopped = False
+
+    @property
+    def learning_rate(self) -> float:
+        """η_t of this round."""
+        return self.task.rate
+
+    @property
+    def batch_size(self) -> int:
+        """How many samples an iteration takes."""
+        return self.task.batch
+
+    @property
+    def seconds_left(self) -> float:
+        """Until computing has to end."""
+        return self.task.seconds - self._elapsed()
+
+    def _elapsed(self) -> float:
+        return self.clock.now() - self._arrived
+
+    def batches(self, data: Samples | tuple[Tensor, ...] | Iterable[Any]) -> Iterator[Any]:
+        """One batch for every local iteration, as long as there is time.
+
+        Parameters
+        ----------
+        data : dataset, tuple of tensors, or iterable
+            A dataset, or tensors of equally many rows, of which samples are drawn; anything else that can be iterated,
+            such as a ``DataLoader`` with ``batch_size=job.batch_size``, is taken to give batches itself.
+        """
+        source = self._drawn(data) if _has_samples(data) else iter(data)  # type: ignore[arg-type]
+        for _ in range(self.task.iterations):
+            batch = next(source, None)
+            if batch is None or self.stopped:
+                return
+            self._samples = len(batch[0] if isinstance(batch, tuple | list) else batch)
+            self._begun = self._last = self._elapsed()
+            if self.iterations_done == 0:
+                self._setup = self._begun
+            yield batch
+            if self.iterations_done == 0 and not self.stopped:
+                raise ConfigError("job.backward(loss) was not called for a batch")
+
+    def _drawn(self, data: Samples | tuple[Tensor, ...]) -> Iterator[Any]:
+        rows = len(data[0]) if isinstance(data, tuple) else len(data)
+        if rows == 0:
+            raise ConfigError("this node has no samples")
+        while True:
+            chosen = self.rng.choice(rows, size=min(self.task.batch, rows), replace=False)
+            if isinstance(data, tuple):
+                index = torch.from_numpy(chosen)
+                yield tuple(part[index.to(part.device)] for part in data)
+            else:
+                yield default_collate([data[int(i)] for i in chosen])
+
+    def backward(self, loss: Tensor) -> None:
+        """Go back from a batch's mean loss until time is up, in place of ``loss.backward()``.
+
+        Parameters of layers that were reached get a gradient, the others None: torch's optimizers leave those alone.
+        """
+        with Truncation(self.model, self.layers) as truncation:
+            found = truncation.backward(loss, self._should_stop)
+            for name, p in truncation.parameters.items():
+                p.grad = found.gradients.get(name)
+        if self.iterations_done == 0:
+            self.loss = found.loss
+        self._compute += self._elapsed() - self._begun
+        self.iterations_done += 1
+        self.done += found.depth
+        self.stopped = found.stopped
+        self._examples += self._samples if found.depth else 0
+
+    def _should_stop(self, l: int) -> bool | Answer:
+        """A layer that came too late does not count, and one that is not expected in time is not begun."""
+        now, L = self._elapsed(), len(self.layers)
+        late = now > self.task.seconds
+        if self.iterations_done == 0 and not late:
+            self._times.append(now - self._last)
+        self._last = now
+        if late:
+            return True
+        following = L - l  # the next layer's position in the order of backpropagation
+        if following >= L:
+            return False
+        expected = self.task.pace[following] * self._samples if following < len(self.task.pace) else 0.0
+        if now + expected <= self.task.seconds:
+            return False
+        return True if l == L else Answer.after_this
+
+    def rehearse(self, loss: Callable[[nn.Module], Tensor]) -> None:
+        """Find out whether the model can be truncated, on a copy; ``loss`` runs the model on a batch."""
+        rehearse(self.model, self.layers, loss)
+
+    def reply(self, **metrics: float) -> Message:
+        """What the server gets: the changes of the layers that were finished, and how long that took.
+
+        Parameters
+        ----------
+        **metrics : float
+            The user's own numbers; the strategy averages them over nodes.
+        """
+        L = len(self.layers)
+        names = [name for layer in self.layers[L - min(self.done, L) :] for name in layer.parameters]
+        named = dict(self.model.named_parameters())
+        changes = {name: (named[name].detach() - self._before[name]).cpu().numpy() for name in names}
+        own: dict[str, Any] = {"train-loss": self.loss, **{key.replace("_", "-"): v for key, v in metrics.items()}}
+        own[self.weighted_by_key] = max(1, self._examples)
+        record = ArrayRecord({name: Array(value) for name, value in changes.items()})
+        setup = self._setup if math.isfinite(self._setup) else self._elapsed()
+        report = Report(
+            self.task.round, self.done, setup, self._compute, self._elapsed(), tuple(self._times), self._samples
+        )
+        content = RecordDict({self.arrayrecord_key: record, "metrics": MetricRecord(own | report.write())})
+        return Message(content, reply_to=self.message)
+
+
+def train(
+    message: Message,
+    model: nn.Module,
+    data: Samples | tuple[Tensor, ...] | Iterable[Any],
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+    optimizer: Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer] | None = None,
+    **options: Any,  # noqa: ANN401
+) -> Message:
+    """Do a round's work at a node: local iterations on batches ``(x, y)`` until time is up.
+
+    Parameters
+    ----------
+    message, model
+        As for :class:`Job`.
+    data
+        As for :meth:`Job.batches`.
+    loss : callable
+        Mean loss of outputs and labels.
+    optimizer : callable, optional
+        Makes an optimizer from parameters and the round's learning rate; by default plain SGD.
+    **options
+        As for :class:`Job`.
+    """
+    job = Job(message, model, **options)
+    steps = (optimizer or _plain_sgd)(model.parameters(), job.learning_rate)
+    model.train()
+    first: tuple[Tensor, Tensor] | None = None
+    for x, y in job.batches(data):
+        first = first or (x, y)
+        job.backward(loss(model(x), y))
+        steps.step()
+    if job.task.round == 0 and not job.task.pace and first is not None:
+        x, y = first
+        job.rehearse(lambda module: loss(module(x), y))
+    return job.reply()
+
+
+def _plain_sgd(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=rate)
+
+
+def _has_samples(data: object) -> bool:
+    return isinstance(data, tuple) or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
+
+
+def check_no_statistics(model: nn.Module) -> None:
+    """Refuse models whose buffers change while they train: updates carry parameters only."""
+    for name, module in model.named_modules():
+        if getattr(module, "track_running_stats", False):
+            raise ConfigError(
+                f"module {name!r} keeps running statistics, which partial updates do not carry; "
+                "use group norm, or batch norm with track_running_stats=False"
+            )

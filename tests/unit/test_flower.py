@@ -1,0 +1,551 @@
+"""ADEL-FL on Flower, on a virtual clock: the real strategy and client, nodes that behave and nodes that do not."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from datetime import timedelta
+
+from flower_world import Being, Failing, Net, Silent, Spoiling, World, arrays, model, weights_of
+from flwr.app import Array, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import FedAvg, Result
+from torch import nn
+
+from adelfl.clock import VirtualClock
+from adelfl.errors import AdelError, ConfigError
+from adelfl.flower import DeadlineStrategy, Job, train
+from adelfl.flower.exchange import Exchange
+from adelfl.flower.nodes import Node
+from adelfl.flower.protocol import Report, Task
+from adelfl.flower.session import Session, Terms
+from adelfl.learning.layers import given_layers
+from adelfl.learning.loop import Loop
+from adelfl.learning.work import RoundWork, Samples
+from adelfl.learning_rate import ConstantRate
+from adelfl.record import RunRecord
+from adelfl.strategies.base import Progress
+from adelfl.updates import Update
+
+LAYERS = (("first.weight", "first.bias"), ("second.weight", "second.bias"), ("third.weight", "third.bias"))
+METHODS = ("adel", "salf", "drop", "wait")
+
+
+def strategy(world, budget=60.0, **more):
+    return DeadlineStrategy(**{"budget": budget, "learning_rate": 0.5, "clock": world.clock} | more)
+
+
+def beings(slow=8.0, tick=0.05):
+    return {i: Being(tick * (slow if i == 4 else 1.0), seed=i) for i in (1, 2, 3, 4)}
+
+
+def run(nodes, rounds=8, **more):
+    world = World(nodes)
+    result = strategy(world, **more).start(world, arrays(), num_rounds=rounds)
+    return world, result
+
+
+def differ(one, other):
+    return [n for n in one if not np.array_equal(one[n], other[n])]
+
+
+# -- a drop-in
+
+
+def test_it_takes_fedavgs_keyword_arguments():
+    mine = inspect.signature(DeadlineStrategy.__init__).parameters
+    assert set(inspect.signature(FedAvg.__init__).parameters) <= set(mine)
+    assert list(inspect.signature(DeadlineStrategy.start).parameters) == list(
+        inspect.signature(FedAvg.start).parameters
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_within_the_budget(method):
+    world, result = run(beings(), rounds=20, method=method)
+    assert isinstance(result, Result)
+    assert world.clock.now() <= 60.0
+    losses = [m["train-loss"] for m in result.train_metrics_clientapp.values()]
+    assert np.mean(losses[-3:]) < np.mean(losses[:3])
+    assert differ(weights_of(arrays()), weights_of(result.arrays))
+
+
+def test_a_slow_node_is_asked_for_less_and_delivers_every_round():
+    world, _ = run(beings(), rounds=10)
+    slow, quick = world.nodes[4].asked[2:], world.nodes[1].asked[2:]
+    assert len(slow) == 10
+    assert all(one.batch <= other.batch for one, other in zip(slow, quick, strict=True))
+    assert np.mean([t.batch for t in slow]) < np.mean([t.batch for t in quick])
+
+
+def test_options_reach_the_method_and_wrong_ones_are_one_sentence():
+    world = World(beings())
+    s = strategy(world, method="salf", plan_options={"correction": "none"})
+    s.start(world, arrays(), num_rounds=2)
+    assert s.session.plan.strategy.label == "salf (no correction)"
+    with pytest.raises(ConfigError, match="method must be one of"):
+        DeadlineStrategy(budget=1, method="fedavg")
+    with pytest.raises(ConfigError, match="budget must be a positive"):
+        DeadlineStrategy(budget=math.inf)
+    with pytest.raises(AdelError, match="call its start method"):
+        list(DeadlineStrategy(budget=1).configure_train(1, arrays(), ConfigRecord(), world))
+
+
+def test_the_users_configuration_and_evaluation_are_passed_on():
+    world = World(beings())
+    seen = []
+
+    def evaluate(number, record):
+        seen.append(number)
+        world.clock.sleep_until(world.clock.now() + 0.5)
+        return MetricRecord({"accuracy": 0.5})
+
+    config = ConfigRecord({"my-key": 7})
+    result = strategy(world, budget=30).start(world, arrays(), num_rounds=5, train_config=config, evaluate_fn=evaluate)
+    assert seen == [0, 1, 2, 3, 4, 5]
+    assert list(result.evaluate_metrics_serverapp) == seen
+    assert world.clock.now() <= 30.0  # the evaluations are the budget's time too
+
+
+# -- one merge for the simulator and for Flower
+
+
+def session_of(world, method="salf", **more):
+    said = {
+        "budget": 100.0, "rounds": 10, "method": method, "options": {}, "batch": 16, "constants": None,
+        "learning_rate": ConstantRate(0.1), "local_iterations": 1, "fraction_train": 1.0, "min_train_nodes": 2,
+        "min_available_nodes": 2, "min_reports": 1, "norm_limit": 10.0, "measure_share": 0.2,
+        "weighted_by_key": "num-examples", "arrayrecord_key": "arrays", "seed": 0,
+    }  # fmt: skip
+    terms = Terms(**said | more)
+    s = Session(terms, Exchange(world, world.clock), weights_of(arrays()), [list(layer) for layer in LAYERS])
+    for n in world.nodes:
+        s.nodes[n] = Node(n, 3)
+        s.nodes[n].learn(1.0, Report(0, 3, 0.1, 0.4, 0.6, (0.1, 0.1, 0.1, 0.1), 16))
+    return s
+
+
+@pytest.mark.parametrize("method", ["salf", "drop", "adel"])
+def test_the_merge_is_the_simulators_to_the_bit(method):
+    world = World(beings())
+    s = session_of(world, method)
+    s.make_plan(0)
+    current = s.open_round(0)
+    rng = np.random.default_rng(5)
+    depths = [3, 1, 2, 0]
+    net, x = model(), torch.from_numpy(rng.normal(size=(64, 4)).astype(np.float32))
+    y = torch.from_numpy(rng.integers(3, size=64))
+    rows = rng.integers(64, size=4 * 16)
+    layers = given_layers(net, LAYERS)
+
+    rate = s._rates(current, [1, 2, 3, 4])
+    progress = Progress(np.array(depths), 3, 1, rate)
+    A = s.plan.strategy.weights(0, progress)
+    engine = Loop(net, layers, Samples(x, y))
+    start = {n: p.detach().clone() for n, p in engine.parameters.items()}
+    for i, z in enumerate(depths):
+        part = [rows[16 * i : 16 * (i + 1)]]
+        update, _ = engine._train(start, {}, part, z, 0.1) if z else ({}, None)
+        changes = {n: v.numpy() for n, v in update.items()}
+        current.updates.append(Update(i + 1, z, changes, 16))
+        current.done[i + 1] = z
+    engine.run(RoundWork((rows,), np.full(4, 16), A, progress, 0.1, None))
+    assert s.merge(current)
+    assert differ(weights_of(arrays()), s.weights)
+    assert not differ({n: p.detach().numpy() for n, p in net.named_parameters()}, s.weights)
+
+
+# -- time
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("skew", [-3600, 3600])
+def test_wall_clocks_an_hour_off_change_nothing(method, skew, monkeypatch):
+    import flwr.app.message.message as module
+
+    _, right = run(beings(), rounds=5, method=method)
+    true_now = module.now
+    replies = []
+
+    class Skewed(Being):
+        def answer(self, message):
+            monkeypatch.setattr(module, "now", lambda: true_now() + timedelta(seconds=skew))
+            found = super().answer(message)
+            monkeypatch.setattr(module, "now", true_now)
+            replies.append(found[0])
+            return found
+
+    nodes = {i: Skewed(being.seconds_per_layer, seed=i) for i, being in beings().items()}
+    _, wrong = run(nodes, rounds=5, method=method)
+    assert not differ(weights_of(right.arrays), weights_of(wrong.arrays))
+    assert all(reply.metadata.ttl > 0 for reply in replies)  # Flower refuses a reply that has none left
+
+
+class Cut(Being):
+    """Not reachable from one moment of the world's clock to another: messages wait, replies come afterwards."""
+
+    def __init__(self, begin, end, **more):
+        super().__init__(**more)
+        self.begin, self.end, self.world = begin, end, None
+
+    def answer(self, message):
+        now = self.world.clock.now()
+        reply, after = super().answer(message)
+        arrives = now + after
+        return reply, (self.end - now + after if arrives > self.begin and now < self.end else after)
+
+
+def test_a_node_that_was_cut_off_comes_back_and_queues_nothing():
+    node = Cut(3.0, 9.0, seconds_per_layer=0.05, seed=4)
+    world = World(beings() | {4: node})
+    node.world = world
+    strategy(world, method="salf").start(world, arrays(), num_rounds=30)
+    rounds = [t.round for t in node.asked]
+    missed = set(range(1, 31)) - set(rounds)
+    assert missed
+    assert max(rounds) == 30
+    assert min(missed) > 1
+    assert world.clock.now() <= 60.0
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("after", [0, 3])
+def test_if_all_die_the_run_ends_by_itself_within_the_budget(method, after, caplog):
+    class Mortal(Being):
+        def answer(self, message):
+            return super().answer(message) if Task.read(message.content["config"]).round <= after else None
+
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        world, result = run({i: Mortal(0.02, seed=i) for i in (1, 2, 3)}, rounds=10, method=method)
+    assert world.clock.now() <= 60.0
+    if after == 0:
+        assert not differ(weights_of(arrays()), weights_of(result.arrays))
+    assert "abandoned" in caplog.text
+
+
+def test_nodes_that_leave_flower_altogether_are_waited_for_and_no_longer_than_the_budget():
+    world = World(beings())
+
+    class Leaving(VirtualClock):
+        def sleep_until(self, moment):
+            super().sleep_until(moment)
+            world.gone = {1, 2, 3, 4} if self.now() > 20 else set()
+
+    world.clock = Leaving()
+    strategy(world).start(world, arrays(), num_rounds=10)
+    assert world.clock.now() <= 61.0
+
+
+def test_without_nodes_or_answers_there_is_one_sentence():
+    world = World({})
+    with pytest.raises(AdelError, match="0 nodes are connected, 2 are needed"):
+        strategy(world, budget=5).start(world, arrays(), num_rounds=3)
+    assert world.clock.now() <= 6.0
+    world = World({1: Silent(), 2: Failing()})
+    with pytest.raises(AdelError, match=r"no node answered.*ClientApp raised"):
+        strategy(world, budget=5).start(world, arrays(), num_rounds=3)
+    assert world.clock.now() <= 6.0
+
+
+def test_a_node_that_was_too_slow_to_be_measured_joins_when_it_answers():
+    world = World(beings() | {5: Being(0.2, lag=14.0, seed=5)})
+    s = strategy(world, budget=100.0, method="salf")
+    s.start(world, arrays(), num_rounds=10)
+    assert 5 in s.session.plan.nodes
+    assert [t.round for t in world.nodes[5].asked][:1] == [0]
+
+
+def test_some_take_part_in_each_round_and_all_in_the_long_run():
+    world = World({i: Being(0.02, seed=i) for i in range(1, 9)})
+    strategy(world, fraction_train=0.5).start(world, arrays(), num_rounds=12)
+    per_round = {t: sum(t in [task.round for task in b.asked] for b in world.nodes.values()) for t in range(1, 13)}
+    assert set(per_round.values()) == {4}
+    assert all(len(b.asked) > 2 for b in world.nodes.values())
+
+
+def test_a_round_with_too_few_reports_leaves_the_model_as_it_is():
+    world, result = run({1: Being(0.02), 2: Being(0.02, seed=2), 3: Spoiling(nan_in("first.bias"), seed=3)},
+                        rounds=3, min_reports=3)  # fmt: skip
+    assert not differ(weights_of(arrays()), weights_of(result.arrays))
+    assert world.clock.now() <= 60.0
+
+
+# -- broken and hostile replies
+
+
+def nan_in(name):
+    def change(found, metrics):
+        found[name] = found[name].copy()
+        found[name].flat[0] = np.nan
+        return found, metrics
+
+    return change
+
+
+def without(name):
+    return lambda found, metrics: ({k: v for k, v in found.items() if k != name}, metrics)
+
+
+def with_array(name, make):
+    return lambda found, metrics: (found | {name: make(found)}, metrics)
+
+
+def with_metric(key, value):
+    return lambda found, metrics: (found, {k: v for k, v in (metrics | {key: value}).items() if v is not None})
+
+
+PICKLE = b"\x80\x04\x95cposix\nsystem\n(S'false'\ntR."
+SPOILED = {
+    "NaN": (nan_in("third.bias"), "not finite"),
+    "infinite": (with_array("third.bias", lambda f: f["third.bias"] + np.float32(np.inf)), "not finite"),
+    "unknown": (with_array("fourth.weight", lambda f: f["third.weight"]), "unknown parameter"),
+    "hole": (without("third.weight"), "not a suffix of the layers"),
+    "broadcast": (with_array("third.bias", lambda f: f["third.bias"][:1]), "wrong shape"),
+    "half": (with_array("third.bias", lambda f: f["third.bias"].astype(np.float16)), "wrong dtype"),
+    "oversize": (with_array("third.bias", lambda f: np.zeros(10**6, np.float32)), "oversize"),
+    "huge": (with_array("third.weight", lambda f: f["third.weight"] * 1e6), "norm out of line"),
+    "other round": (with_metric("adelfl-round", 7), "other round"),
+    "no round": (with_metric("adelfl-round", None), "other round"),
+    "no weight": (with_metric("num-examples", None), "bad weight"),
+    "bad weight": (with_metric("num-examples", -3), "bad weight"),
+    "bad depth": (with_metric("adelfl-done", 1), "bad depth"),
+    "no depth": (with_metric("adelfl-done", None), "bad depth"),
+    "cut off": (
+        with_array("third.bias", lambda f: Array("float32", (3,), "numpy.ndarray", Array(f["third.bias"]).data[:-1])),
+        "unreadable",
+    ),
+    "pickle": (with_array("third.bias", lambda f: Array("float32", (3,), "numpy.ndarray", PICKLE)), "unreadable"),
+    "other serialisation": (
+        with_array("third.bias", lambda f: Array("float32", (3,), "pickle", PICKLE)), "unreadable",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_a_spoiled_reply_leaves_the_model_as_if_its_sender_had_been_silent(what, tmp_path):
+    change, reason = SPOILED[what]
+
+    class Mute(Being):
+        def answer(self, message):
+            return super().answer(message) if not Task.read(message.content["config"]).round else None
+
+    def world_with(node):
+        return World({i: Being(0.02, seed=i) for i in (1, 2, 3)} | {4: node})
+
+    found = []
+    for name, node in (("spoiled", Spoiling(change, seconds_per_layer=0.02, seed=4)), ("mute", Mute(0.02, seed=4))):
+        world = world_with(node)
+        result = strategy(world, method="salf", record=tmp_path / name).start(world, arrays(), num_rounds=1)
+        found.append(weights_of(result.arrays))
+    assert not differ(*found)
+    assert differ(found[0], weights_of(arrays()))
+    _, row = RunRecord.open(tmp_path / "spoiled").rounds
+    assert row["rejected"] == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"adelfl-times": [math.nan], "adelfl-samples": 1},
+        {"adelfl-times": [-1.0], "adelfl-samples": 1},
+        {"adelfl-times": [0.1] * 9, "adelfl-samples": 1},
+        {"adelfl-times": [0.1], "adelfl-samples": 0},
+        {"adelfl-times": 3.0, "adelfl-samples": 4},
+        {"adelfl-total": math.inf, "adelfl-setup": -1.0, "adelfl-compute": math.nan},
+        {},
+    ],
+)
+def test_times_that_cannot_be_teach_nothing(said):
+    node = Node(1, 3)
+    node.learn(1.0, Report.read(said, 3))
+    assert not node.measured
+    assert not node.lags
+    assert np.isnan(node.pace).all()
+
+
+def test_one_odd_round_trip_does_not_upset_a_node():
+    node = Node(1, 3)
+    for lag in (0.1, 0.1, 30.0, 0.1):
+        node.learn(0.6 + lag, Report(1, 3, 0.1, 0.4, 0.6, (0.1, 0.1, 0.1, 0.1), 16))
+    assert node.lag < 0.2
+    assert node.compute == pytest.approx(3 / (0.4 / 16))
+    again = Node.from_json(node.to_json(), 3)
+    assert (again.lag, again.upload, again.compute) == (node.lag, node.upload, node.compute)
+
+
+# -- going on after a crash
+
+
+def test_a_server_that_was_killed_goes_on_from_the_last_finished_round(tmp_path, monkeypatch):
+    class Killed(Exception):
+        pass
+
+    class Deadly(World):
+        def push_messages(self, messages):
+            messages = list(messages)
+            if self.lethal and Task.read(messages[0].content["config"]).round == 5:
+                raise Killed
+            return super().push_messages(messages)
+
+    world = Deadly(beings())
+    world.lethal = True
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        strategy(world, record=folder).start(world, arrays(), num_rounds=12)
+    killed_at = world.clock.now()
+    before = RunRecord.open(folder).rounds
+    assert [row["round"] for row in before] == [0, 1, 2, 3, 4]
+
+    world.lethal = False
+    for node in world.nodes.values():
+        node.asked.clear()
+    strategy(world, record=folder).start(world, arrays(), num_rounds=12)
+    record = RunRecord.open(folder)
+    assert [row["round"] for row in record.rounds] == list(range(13))
+    assert record.rounds[:5] == before
+    assert world.nodes[1].asked[0].round == 5  # nothing is measured again
+    assert killed_at < world.clock.now() <= 60.0
+    assert record.result["rounds"] == 12
+    with pytest.raises(ConfigError, match="has ended"):
+        strategy(world, record=folder).start(world, arrays(), num_rounds=12)
+
+
+def test_time_without_a_server_is_the_budgets_too(tmp_path, monkeypatch):
+    import adelfl.flower.keeping as keeping
+
+    folder = tmp_path / "run"
+    world = World(beings())
+
+    class Killed(Exception):
+        pass
+
+    def die(number, _):
+        if number == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        strategy(world, record=folder).start(world, arrays(), num_rounds=12, evaluate_fn=die)
+    true_now = keeping.wall_seconds
+    monkeypatch.setattr(keeping, "wall_seconds", lambda: true_now() + 1000.0)
+    result = DeadlineStrategy(budget=60, learning_rate=0.5, record=folder).start(world, arrays(), num_rounds=12)
+    assert [row["round"] for row in RunRecord.open(folder).rounds] == [0, 1, 2]
+    assert differ(weights_of(result.arrays), weights_of(arrays()))  # the model of round 2
+
+
+def test_a_record_names_nodes_depths_and_rejections(tmp_path):
+    nodes = beings() | {3: Spoiling(nan_in("third.bias"), seed=3)}
+    run(nodes, rounds=4, record=tmp_path / "run", method="salf")
+    record = RunRecord.open(tmp_path / "run")
+    assert record.about["nodes"] == ["1", "2", "3", "4"]
+    assert record.about["layers"] == ["first", "second", "third"]
+    for row in record.rounds[1:]:
+        assert row["depth"][2] == 0
+        assert row["rejected"] == {"not finite": 1}
+        assert row["contributors"][-1] >= row["contributors"][0]
+    assert record.result["time"] <= 60.0
+
+
+# -- the client alone
+
+
+def task_message(batch=16, iterations=1, seconds=math.inf, pace=(), number=1, layers=LAYERS):
+    world = World({1: Silent(), 2: Silent()})
+    s = DeadlineStrategy(budget=1.0)
+    message = s._message(1, Task(number, batch, iterations, 0.1, seconds, layers, pace), arrays(), ConfigRecord())
+    world.push_messages([message])
+    return message
+
+
+DATA = Being().data
+
+
+class Counted:
+    """A clock that is asked with layers done: it says what it is told to."""
+
+    def __init__(self, *moments):
+        self.moments = list(moments)
+
+    def now(self):
+        return self.moments.pop(0) if len(self.moments) > 1 else self.moments[0]
+
+
+def test_a_task_and_a_report_survive_the_way():
+    task = Task(3, 5, 2, 0.1, 1.5, LAYERS, (0.1, 0.2, 0.3))
+    assert Task.read(ConfigRecord(task.write())) == task
+    report = Report(3, 2, 0.1, 0.2, 0.4, (0.1, 0.05), 16)
+    assert Report.read(dict(MetricRecord(report.write())), 3) == report
+    with pytest.raises(ConfigError, match="no task of"):
+        Task.read({"lr": 0.1})
+
+
+def test_a_job_that_has_time_sends_everything():
+    reply = train(task_message(), model(), DATA)
+    assert sorted(reply.content["arrays"]) == sorted(n for layer in LAYERS for n in layer)
+    assert reply.content["metrics"]["adelfl-done"] == 3
+    assert reply.content["metrics"]["num-examples"] == 16
+
+
+def test_a_job_whose_time_is_up_sends_the_layers_that_it_finished():
+    # arrival, first batch, forward, third, second (too late)
+    reply = train(task_message(seconds=5.0), model(), DATA, clock=Counted(0, 1, 2, 4, 6, 7))
+    assert sorted(reply.content["arrays"]) == sorted(LAYERS[2])
+    assert reply.content["metrics"]["adelfl-done"] == 1
+    assert list(reply.content["metrics"]["adelfl-times"]) == [1.0, 2.0]
+
+
+def test_a_layer_that_is_not_expected_in_time_is_not_begun():
+    message = task_message(seconds=5.0, pace=(0.1, 0.2, 0.1))  # times 16 samples: 1.6, 3.2, 1.6 s
+    job = Job(message, model(), clock=Counted(0, 0.5, 1, 2.5, 2.6))
+    for x, y in job.batches(DATA):
+        job.backward(nn.functional.cross_entropy(job.model(x), y))
+    assert (job.done, job.stopped) == (1, True)
+    assert job.model.third.weight.grad is not None
+    assert job.model.second.weight.grad is None
+
+
+def test_a_job_without_time_for_one_layer_sends_none():
+    reply = train(task_message(seconds=1.0, pace=(1.0, 1.0, 1.0)), model(), DATA, clock=Counted(0, 0.1, 0.2, 0.3))
+    assert len(reply.content["arrays"]) == 0
+    assert reply.content["metrics"]["adelfl-done"] == 0
+
+
+def test_several_iterations_count_layers_over_all_of_them():
+    net = model()
+    reply = train(task_message(iterations=3), net, DATA, rng=np.random.default_rng(0))
+    assert reply.content["metrics"]["adelfl-done"] == 9
+    for name, p in net.named_parameters():
+        expected = weights_of(arrays())[name] + reply.content["arrays"][name].numpy()
+        assert np.allclose(p.detach().numpy(), expected, atol=1e-6)
+
+
+def test_data_may_be_a_dataset_or_a_loader():
+    from torch.utils.data import DataLoader, TensorDataset
+
+    dataset = TensorDataset(*DATA)
+    for data in (dataset, DataLoader(dataset, batch_size=16)):
+        assert train(task_message(), model(), data).content["metrics"]["num-examples"] == 16
+
+
+def test_what_a_client_cannot_do_is_one_sentence():
+    with pytest.raises(ConfigError, match="of another model"):
+        Job(task_message(), Net(width=9))
+
+    class Normed(Net):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+    with pytest.raises(ConfigError, match=r"weights are of another model|running statistics"):
+        Job(task_message(), Normed())
+    backwards = tuple(reversed(LAYERS))
+    with pytest.raises(ConfigError, match="order is not that of backpropagation"):
+        train(task_message(number=0, layers=backwards), model(), DATA)
+    with pytest.raises(ConfigError, match="no samples"):
+        train(task_message(), model(), (DATA[0][:0], DATA[1][:0]))
