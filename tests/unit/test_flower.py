@@ -262,6 +262,18 @@ def test_a_node_that_was_too_slow_to_be_measured_joins_when_it_answers():
     assert [t.round for t in world.nodes[5].asked][:1] == [0]
 
 
+@pytest.mark.parametrize("method", METHODS[:3])
+def test_where_so_many_rounds_do_not_fit_there_are_fewer(method, caplog):
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        world, result = run({i: Being(0.01, lag=4.0, seed=i) for i in (1, 2, 3)}, rounds=30, method=method)
+    done = len(result.train_metrics_clientapp)
+    assert 3 <= done < 15
+    assert "30 rounds do not fit" in caplog.text
+    assert world.clock.now() <= 60.0
+    with pytest.raises(AdelError, match="too short|no plan exists"):
+        run({i: Being(0.01, lag=29.0, seed=i) for i in (1, 2, 3)}, rounds=3, method=method)
+
+
 def test_some_take_part_in_each_round_and_all_in_the_long_run():
     world = World({i: Being(0.02, seed=i) for i in range(1, 9)})
     strategy(world, fraction_train=0.5).start(world, arrays(), num_rounds=12)

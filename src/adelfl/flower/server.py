@@ -257,8 +257,10 @@ class DeadlineStrategy(Strategy):
         if keeper.round == 0 and not s.nodes:
             s.measure(lambda node, task: self._message(node, task, result.arrays, train_config))
             keeper.begin(s, self._evaluate(0, evaluate_fn, result, s))
-        for number in range(keeper.round + 1, s.terms.rounds + 1):
-            log.info("[ROUND %d/%d] %.1f s of %.1f s", number, s.terms.rounds, s.clock.now(), s.terms.budget)
+        number = keeper.round
+        while number < s.rounds:
+            number += 1
+            log.info("[ROUND %d/%d] %.1f s of %.1f s", number, s.rounds, s.clock.now(), s.terms.budget)
             messages = list(self.configure_train(number, result.arrays, train_config, s.exchange.grid))
             current = self._round
             if current is None:

@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from adelfl.clock import Clock
-from adelfl.errors import AdelError
+from adelfl.errors import AdelError, InfeasibleBudgetError
 from adelfl.flower.exchange import Exchange, Reply
 from adelfl.flower.nodes import Node, fleet_of
 from adelfl.flower.protocol import Report, Task
@@ -140,6 +140,7 @@ class Session:
         self.nodes: dict[int, Node] = {}
         self.constants = terms.constants
         self.plan: Plan | None = None
+        self.rounds = terms.rounds
         self.reserve = 0.0
         self.late: Counter[int] = Counter()
 
@@ -168,41 +169,70 @@ class Session:
         troubles: list[str] = []
         for turn in range(2):
             nodes = [n for n in self.exchange.nodes() if n not in self.exchange.busy]
+            end = first + self.terms.measure_share * self.terms.budget * (turn + 1) / 2
             if turn == 1:
                 nodes = [n for n in nodes if n in self.nodes and self.nodes[n].measured]
-            end = first + self.terms.measure_share * self.terms.budget * (turn + 1) / 2
-            if not nodes or self.clock.now() >= end:
-                break
+                if self.clock.now() >= end:
+                    break
+                for node in self.nodes.values():
+                    node.lags.clear()  # those of a cold start
             gate = Gate(self.shape, 0, nodes, norm_limit=self.terms.norm_limit)
             tasks = {n: self._task(0, self.terms.batch, math.inf, self.nodes.get(n)) for n in nodes}
-            asked = self.exchange.send([make(n, task) for n, task in tasks.items()], 0)
-            for node in self.nodes.values():
-                if turn == 1:
-                    node.lags.clear()  # those of a cold start
-            for reply in self.exchange.gather(asked, 0, end):
-                try:
-                    update, _ = self._admit(gate, reply)
-                    found.setdefault(reply.node, []).append(update.changes)
-                except UpdateRejected as no:
-                    troubles.append(f"node {reply.node}: {no}")
-                    log.warning("round 0: %s", troubles[-1])
-        if not any(node.measured for node in self.nodes.values()):
+            missing = self.exchange.send([make(n, task) for n, task in tasks.items()], 0)
+            # Two nodes are the least to plan with: they are waited for longer, but not for ever.
+            while missing and self.clock.now() < (end if self._measured() >= 2 else first + self.terms.budget / 2):
+                for reply in self.exchange.gather(missing, 0, self.clock.now() + _IDLE_POLL):
+                    missing.discard(reply.node)
+                    try:
+                        update, _ = self._admit(gate, reply)
+                        found.setdefault(reply.node, []).append(update.changes)
+                    except UpdateRejected as no:
+                        troubles.append(f"node {reply.node}: {no}")
+                        log.warning("round 0: %s", troubles[-1])
+        if self._measured() == 0:
             why = f" ({troubles[0]})" if troubles else ""
             raise AdelError(f"no node answered in {self.clock.now() - first:.1f} s while they were measured{why}")
         if self.constants is None:
             self.constants = estimate(found, self.shape, self.terms.batch, float(self.eta[0])) or Constants()
 
+    def _measured(self) -> int:
+        return sum(node.measured for node in self.nodes.values())
+
     def make_plan(self, t: int) -> None:
-        """Plan rounds t, t+1, … for the nodes that are measured, with the budget that is left."""
+        """Plan rounds t, t+1, … for the nodes that are measured, with the budget that is left.
+
+        If a round would be too short for what is not computing, there are fewer of them.
+        """
         nodes = [self.nodes[n] for n in sorted(self.nodes) if self.nodes[n].measured]
         left = self.terms.budget - self.clock.now() - self.reserve
         if left <= 0:
             raise AdelError("the budget was used up before the first round")
+        strategy, asked = None, self.rounds - t
+        for rounds in range(asked, 0, -1):
+            try:
+                strategy = self._strategy(nodes, t, rounds, left)
+                break
+            except InfeasibleBudgetError:
+                if rounds == 1:
+                    raise
+        assert strategy is not None
+        self.plan, self.rounds = Plan(strategy, tuple(n.id for n in nodes), t), t + strategy.setting.rounds
+        if strategy.setting.rounds < asked:
+            longest = max(node.upload for node in nodes)
+            log.warning(
+                "%d rounds do not fit into %.1f s, since up to %.1f s of each are not computing: %d are planned",
+                asked, left, longest, strategy.setting.rounds,
+            )  # fmt: skip
+        log.info("%s: %d rounds, %d nodes, %.1f s left", strategy.label, strategy.setting.rounds, len(nodes), left)
+        for note in strategy.notes:
+            log.info("%s", note)
+
+    def _strategy(self, nodes: list[Node], t: int, rounds: int, left: float) -> Strategy:
         cohort = max(2, self.terms.min_train_nodes, round(self.terms.fraction_train * len(nodes)))
         setting = Setting(
             fleet=fleet_of(nodes),
             layers=self.L,
-            rounds=self.terms.rounds - t,
+            rounds=rounds,
             budget=left,
             batch=self.terms.batch,
             learning_rate=_Rest(self.terms.learning_rate, self.terms.rounds, t),
@@ -210,11 +240,16 @@ class Session:
             cohort=cohort if cohort < len(nodes) else None,
             local_iterations=self.terms.local_iterations,
         )
-        strategy = find_strategy(self.terms.method)(setting, **self.terms.options)
-        self.plan = Plan(strategy, tuple(n.id for n in nodes), t)
-        log.info("%s: %d rounds, %d nodes, %.1f s left", strategy.label, setting.rounds, len(nodes), left)
-        for note in strategy.notes:
-            log.info("%s", note)
+        uploads = sorted(node.upload for node in nodes)
+        needed = uploads[min(len(nodes), max(2, self.terms.min_reports)) - 1]
+        if needed >= setting.uniform_deadline:
+            what = f"{needed:.1f} s of a round are not computing"
+            raise InfeasibleBudgetError(
+                f"a round of {setting.uniform_deadline:.1f} s is too short: {what}",
+                binding=what,
+                smallest_budget=None,
+            )
+        return find_strategy(self.terms.method)(setting, **self.terms.options)
 
     # -- a round
 

@@ -1,0 +1,51 @@
+"""A node: its samples, its speed, and a training step that stops in time."""
+
+from __future__ import annotations
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+SECONDS_PER_SAMPLE = 0.0005  # and layer, on a device of speed 1
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Do a round's work; torch is imported here, where its time is measured."""
+    from digits_app.task import Net, load_node, weaken
+
+    from adelfl.flower import train as train_in_time
+
+    node = int(context.node_config.get("partition-id", 0))
+    nodes = int(context.node_config.get("num-partitions", context.run_config["nodes"]))
+    slowdown = float(context.node_config.get("slowdown", 8.0 if node == nodes - 1 else 1.0))
+    model, data = Net(), load_node(node, nodes)
+    config = message.content["config"]
+    if "adelfl-batch" not in config:
+        return _stock(message, context, model, data, slowdown)
+    weaken(model, SECONDS_PER_SAMPLE * slowdown * config["adelfl-batch"])
+    return train_in_time(message, model, data)
+
+
+def _stock(message: Message, context: Context, model, data, slowdown: float) -> Message:  # noqa: ANN001
+    """What a client of Flower's own FedAvg does: the same work, with no end but its own."""
+    import torch
+    from digits_app.task import weaken
+    from flwr.app import ArrayRecord, MetricRecord, RecordDict
+    from torch.nn import functional
+
+    said = context.run_config
+    batch = int(said["batch"])
+    weaken(model, SECONDS_PER_SAMPLE * slowdown * batch)
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=float(said["learning-rate"]))
+    x, y = data
+    for _ in range(int(said["local-iterations"])):
+        rows = torch.randint(len(y), (batch,))
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+    metrics = MetricRecord({"num-examples": len(y)})
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+    return Message(content, reply_to=message)
