@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from multiprocessing.managers import SyncManager
 from pathlib import Path
@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from adelfl.config.build import build_experiment
 from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
-from adelfl.errors import AdelError, ConfigError
+from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.record import Checkpoint, RunRecord, RunWriter
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] 
     from adelfl.simulation import rehearse
 
     experiment = build_experiment(said)
-    rehearse(experiment)
+    rehearse(replace(experiment, engine="loop") if experiment.engine == "flower" else experiment)
     with RunWriter.create(folder, describe(said, experiment)) as writer:
-        return _simulate(experiment, writer, None, report)
+        return _simulate(said, experiment, writer, None, report)
 
 
 def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None)
             raise ConfigError(f"{folder}: its {key} would not be the same today; start this run over")
     writer, checkpoint = RunWriter.reopen(folder)
     with writer:
-        return _simulate(experiment, writer, checkpoint, report)
+        return _simulate(said, experiment, writer, checkpoint, report)
 
 
 def _config_of(about: dict[str, Any], folder: Path) -> RunFile:
@@ -116,6 +116,7 @@ def _config_of(about: dict[str, Any], folder: Path) -> RunFile:
 
 
 def _simulate(
+    said: RunFile,
     experiment: Experiment,
     writer: RunWriter,
     checkpoint: Checkpoint | None,
@@ -124,10 +125,28 @@ def _simulate(
     from adelfl.simulation import simulate
 
     try:
+        if experiment.engine == "flower":
+            return _on_flower(said, experiment, writer, checkpoint, report)
         return simulate(experiment, writer, checkpoint, report)
     except AdelError as trouble:
         writer.fail(str(trouble))
         raise
+
+
+def _on_flower(
+    said: RunFile,
+    experiment: Experiment,
+    writer: RunWriter,
+    checkpoint: Checkpoint | None,
+    report: Callable[[dict[str, Any]], None] | None,
+) -> dict[str, Any]:
+    try:
+        from adelfl.flower.scale import simulate_on_flower
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] != "flwr":
+            raise
+        raise MissingExtraError("flwr", "scale") from None
+    return simulate_on_flower(said, experiment, writer, checkpoint, report)
 
 
 def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:

@@ -152,7 +152,7 @@ def test_the_merge_is_the_simulators_to_the_bit(method):
     start = {n: p.detach().clone() for n, p in engine.parameters.items()}
     for i, z in enumerate(depths):
         part = [rows[16 * i : 16 * (i + 1)]]
-        update, _ = engine._train(start, {}, part, z, 0.1) if z else ({}, None)
+        update, _ = engine.train_one(start, {}, part, z, 0.1) if z else ({}, None)
         changes = {n: v.numpy() for n, v in update.items()}
         current.updates.append(Update(i + 1, z, changes, 16))
         current.done[i + 1] = z
@@ -270,7 +270,7 @@ def test_where_so_many_rounds_do_not_fit_there_are_fewer(method, caplog):
     assert 3 <= done < 15
     assert "30 rounds do not fit" in caplog.text
     assert world.clock.now() <= 60.0
-    with pytest.raises(AdelError, match="too short|no plan exists"):
+    with pytest.raises(AdelError, match=r"too short|no plan exists"):
         run({i: Being(0.01, lag=29.0, seed=i) for i in (1, 2, 3)}, rounds=3, method=method)
 
 

@@ -13,9 +13,8 @@ SECONDS_PER_SAMPLE = 0.0005  # and layer, on a device of speed 1
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Do a round's work; torch is imported here, where its time is measured."""
-    from digits_app.task import Net, load_node, weaken
-
     from adelfl.flower import train as train_in_time
+    from digits_app.task import Net, load_node, weaken
 
     node = int(context.node_config.get("partition-id", 0))
     nodes = int(context.node_config.get("num-partitions", context.run_config["nodes"]))
@@ -31,9 +30,10 @@ def train(message: Message, context: Context) -> Message:
 def _stock(message: Message, context: Context, model, data, slowdown: float) -> Message:  # noqa: ANN001
     """What a client of Flower's own FedAvg does: the same work, with no end but its own."""
     import torch
-    from digits_app.task import weaken
     from flwr.app import ArrayRecord, MetricRecord, RecordDict
     from torch.nn import functional
+
+    from digits_app.task import weaken
 
     said = context.run_config
     batch = int(said["batch"])

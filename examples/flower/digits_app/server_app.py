@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
 
 import torch
-from digits_app.task import Net, accuracy, load_test
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from adelfl.flower import DeadlineStrategy
+from digits_app.task import Net, accuracy, load_test
 
 app = ServerApp()
 
@@ -45,10 +46,8 @@ def main(grid: Grid, context: Context) -> None:
     nodes = int(said["nodes"])
     if method == "fedavg":
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=nodes)
-        try:
+        with contextlib.suppress(BudgetIsOver):
             strategy.start(grid, arrays, num_rounds=rounds, timeout=budget, evaluate_fn=evaluate)
-        except BudgetIsOver:
-            pass
     else:
         strategy = DeadlineStrategy(
             budget=budget,

@@ -39,9 +39,12 @@ def run(
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default below runs/.")] = None,
     data_dir: DataDir = None,
+    engine: Annotated[
+        str | None, typer.Option(help="auto, fused, stacked, loop; flower: Flower's simulation engine over Ray.")
+    ] = None,
 ) -> None:
     """Simulate one strategy, and record it."""
-    said = prepare(config, changes, data_dir)
+    said = prepare(config, [*(changes or ()), *([f"engine.name={engine}"] if engine else ())], data_dir)
     from adelfl.cli.display import RunDisplay
     from adelfl.runner import start
 

@@ -130,7 +130,7 @@ class StrategySection(Section):
 class EngineSection(Section):
     """[engine]."""
 
-    name: Literal["auto", "fused", "stacked", "loop"] = "auto"
+    name: Literal["auto", "fused", "stacked", "loop", "flower"] = "auto"
     device: str = "cpu"
     threads: int = Field(default=1, ge=1)
 

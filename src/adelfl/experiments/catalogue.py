@@ -216,7 +216,7 @@ def _table_2(scale: str) -> Study:
 
 
 def _long(scale: str) -> Study:
-    """Ten times the rounds of :func:`_deep`, at the tighter budget: do gaps open when training goes on?"""
+    """Ten times the rounds of :func:`_deep`, at the tighter budget, to see whether gaps open as training goes on."""
     deep = _deep("vgg11", scale)
     rounds = 1500 if scale == "cpu" else 5000
     (half,) = _shares(rounds, 0.5)

@@ -18,7 +18,7 @@ from adelfl.learning.loop import Loop
 from adelfl.learning.stacked import Stacked
 from adelfl.learning.work import Engine, Samples
 
-EngineName = Literal["auto", "fused", "stacked", "loop"]
+EngineName = Literal["auto", "fused", "stacked", "loop", "flower"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def build_engine(
     Parameters
     ----------
     name : {"auto", "fused", "stacked", "loop"}
-        Which one; "auto" chooses.
+        Which one; "auto" chooses. ("flower" needs a running Flower, which :mod:`adelfl.flower.scale` starts.)
     model : nn.Module
         On the same device as the samples.
     layers : tuple of Layer
@@ -79,6 +79,8 @@ def build_engine(
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
+    if name == "flower":
+        raise ConfigError("engine 'flower' is for adelfl run, compare and resume, which start Flower for it")
     if name == "auto":
         name = choose(model, layers, local)
     if name != "loop" and not is_per_sample(model):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,28 @@ from torch.nn import functional
 from adelfl.learning.layers import Layer
 from adelfl.learning.work import Ints, RoundWork, Samples
 from adelfl.updates import Merge
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """What one device's work came to.
+
+    Attributes
+    ----------
+    device : int
+        Its position in the round.
+    update : dict of str to Tensor
+        w_u − w of the parameters that it moved.
+    buffers : dict of str to Tensor
+        Its running statistics.
+    loss : float
+        Of its first step.
+    """
+
+    device: int
+    update: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    loss: float
 
 
 class Loop:
@@ -34,20 +58,13 @@ class Loop:
 
     def run(self, work: RoundWork) -> float:
         """Do one round."""
-        start = {name: p.detach().clone() for name, p in self.parameters.items()}
         merge = Merge[Tensor]([layer.parameters for layer in self.layers])
         buffers = {name: torch.zeros_like(b) for name, b in self.buffers.items()}
         losses = []
-        starts = work.starts
-        for u in range(work.sizes.size):
-            if work.progress.z[u] == 0 or not work.A[u].any():
-                continue
-            rows = [r[starts[u] : starts[u + 1]] for r in work.rows]
-            local_buffers = {name: b.clone() for name, b in self.buffers.items()}
-            update, loss = self._train(start, local_buffers, rows, int(work.progress.z[u]), work.eta)
-            losses.append(loss)
-            merge.add(update, work.A[u])
-            for name, b in local_buffers.items():
+        for local in self.locals(work):
+            losses.append(local.loss)
+            merge.add(local.update, work.A[local.device])
+            for name, b in local.buffers.items():
                 buffers[name] += b
         if not losses:
             return math.nan
@@ -59,10 +76,28 @@ class Loop:
                 b.copy_(buffers[name] / len(losses))
         return sum(losses) / len(losses)
 
-    def _train(
+    @staticmethod
+    def contributing(work: RoundWork) -> list[int]:
+        """Devices whose work counts."""
+        return [u for u in range(work.sizes.size) if work.progress.z[u] > 0 and work.A[u].any()]
+
+    def locals(self, work: RoundWork) -> Iterator[Local]:
+        """Each device's work, in the order of their numbers."""
+        start = {name: p.detach().clone() for name, p in self.parameters.items()}
+        starts = work.starts
+        for u in self.contributing(work):
+            rows = [r[starts[u] : starts[u + 1]] for r in work.rows]
+            buffers = {name: b.clone() for name, b in self.buffers.items()}
+            update, loss = self.train_one(start, buffers, rows, int(work.progress.z[u]), work.eta)
+            yield Local(u, update, buffers, loss)
+
+    def train_one(
         self, start: dict[str, Tensor], buffers: dict[str, Tensor], rows: list[Ints], z: int, eta: float
     ) -> tuple[dict[str, Tensor], float]:
-        """A device's update per layer, the sum of the steps that it completed, and its loss in the first step."""
+        """A device's update per layer, the sum of the steps that it completed, and its loss in the first step.
+
+        Its buffers are changed in place.
+        """
         L = len(self.layers)
         update: dict[str, Tensor] = {}
         velocity: dict[str, Tensor] = {}

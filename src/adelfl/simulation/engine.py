@@ -21,7 +21,7 @@ from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning.engines import EngineName, LocalWork, build_engine, find_device
 from adelfl.learning.hetero import Hetero
 from adelfl.learning.layers import Layer
-from adelfl.learning.work import RoundWork, Samples
+from adelfl.learning.work import Engine, RoundWork, Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter, Weights
 from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
 from adelfl.strategies.base import Strategy
@@ -65,6 +65,8 @@ class Experiment:
         Torch device.
     evaluations : int
         How often accuracy is measured, evenly over the budget.
+    make_engine : callable, optional
+        Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
     """
 
     dataset: Dataset
@@ -78,6 +80,7 @@ class Experiment:
     engine: EngineName = "auto"
     device: str = "cpu"
     evaluations: int = 50
+    make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
 
     def __post_init__(self) -> None:
         devices = self.strategy.setting.devices
@@ -168,9 +171,11 @@ class _Run:
         )
         self.model = deepcopy(experiment.model).to(device).train()
         widths = experiment.strategy.orders(0, np.arange(1)).width is not None
-        self.engine = build_engine(
-            experiment.engine, self.model, experiment.layers, Samples(x, y), experiment.local, widths=widths
-        )
+        e, samples = experiment, Samples(x, y)
+        if e.make_engine is not None:
+            self.engine = e.make_engine(self.model, e.layers, samples, e.local)
+        else:
+            self.engine = build_engine(e.engine, self.model, e.layers, samples, e.local, widths=widths)
         self.summary = Summary(self.setting.budget, self.setting.layers * self.setting.local_iterations)
 
     def go(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
