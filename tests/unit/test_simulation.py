@@ -21,14 +21,17 @@ from small_worlds import (
 )
 from torch.nn import functional
 
+from adelfl.config.build import build_experiment
+from adelfl.config.run import load_run
 from adelfl.data import iid
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
+from adelfl.learning_rate import ConstantRate
 from adelfl.record import RunRecord, RunWriter
 from adelfl.simulation import TrainingError, simulate
 from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
-from adelfl.strategies import Orders, find_strategy
+from adelfl.strategies import Orders, Setting, find_strategy
 from adelfl.summary import FINAL_MOMENTS
 from adelfl.theory.participation import delivery, expected_depth
 
@@ -361,3 +364,30 @@ def test_every_row_is_reported_as_it_is_kept():
     result = simulate(experiment_of("salf"), report=seen.append)
     assert [row["round"] for row in seen] == list(range(11))
     assert result["rounds"] == 10
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.3])
+def test_devices_drop_out_as_often_as_said_and_for_every_strategy_alike(dropout):
+    fleet = Fleet.lognormal(50, compute=1000.0, sigma=0.5, seed=0)
+    setting = Setting(fleet, 3, 40, 400.0, 4, ConstantRate(0.1))
+    everybody, luck = np.arange(50), []
+    for deadline in (10.0, np.inf):
+        gone = []
+        for t in range(40):
+            orders = Orders(deadline, np.full(50, 4))
+            progress, length = draw_progress(setting, Exponential(), 3, t, everybody, orders, dropout)
+            gone.append(progress.z == 0)
+            assert np.isfinite(length)
+        luck.append(np.array(gone))
+    assert np.array_equal(*luck)
+    error = np.sqrt(dropout * (1 - dropout) / luck[0].size)
+    assert abs(luck[0].mean() - dropout) < 4 * error
+
+
+@pytest.mark.parametrize("strategy", ["adel", "salf", "drop", "wait"])
+def test_every_round_completes_when_devices_drop_out(strategy):
+    changes = ["fleet.dropout=0.3", "training.rounds=20", "training.depth=0.9", f"strategy.name={strategy}"]
+    said = load_run(None, changes)
+    result = simulate(build_experiment(said))
+    assert result["rounds"] == 20 or strategy == "wait"
+    assert np.isfinite(result["final_accuracy"])

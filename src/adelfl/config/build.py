@@ -104,6 +104,7 @@ def build_experiment(said: RunFile) -> Experiment:
         engine=said.engine.name,
         device=said.engine.device,
         evaluations=t.evaluations,
+        dropout=said.fleet.dropout,
     )
 
 

@@ -76,6 +76,7 @@ class FleetSection(Section):
     slow_share: float = Field(default=0.2, ge=0, le=1, allow_inf_nan=False)
     file: str | None = None
     latency: str | None = None
+    dropout: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
 
     def build(self, listed: list[DeviceEntry], seed: int, update_megabytes: float) -> Fleet:
         """The fleet as an object."""
@@ -200,7 +201,7 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
         raise ConfigError(where + first_mistake(RunFile, trouble)) from None
     # A key that this kind of fleet does not use is refused, rather than ignored.
     fleet = said.fleet
-    used = {"kind", "latency"} | ({"file"} if fleet.file else {"devices"} | _FLEET_KEYS[fleet.kind])
+    used = {"kind", "latency", "dropout"} | ({"file"} if fleet.file else {"devices"} | _FLEET_KEYS[fleet.kind])
     if unused := sorted(fleet.model_fields_set - used):
         kind = "a fleet from a file" if fleet.file else f'kind = "{fleet.kind}"'
         raise ConfigError(f"{where}fleet.{unused[0]}: {kind} does not use it")

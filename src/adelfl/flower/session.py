@@ -373,14 +373,13 @@ class Session:
         ids = [self.plan.nodes[i] for i in current.devices]
         z = np.array([current.done.get(n, 0) if n in {u.node for u in useful} else 0 for n in ids])
         rate = self._rates(current, ids)
-        rows = np.flatnonzero(z > 0) if waiting else np.arange(len(ids))
-        progress = Progress(z[rows], self.L, self.terms.local_iterations, rate[rows])
+        progress = Progress(z, self.L, self.terms.local_iterations, rate)
         A = self.plan.strategy.weights(current.number - 1 - self.plan.first, progress)
         merge = Merge[Array](self.shape.layers)
         by_node = {update.node: update for update in useful}
-        for row, weights in zip(rows, A, strict=True):
-            if ids[row] in by_node:
-                merge.add(by_node[ids[row]].changes, weights)
+        for node, weights in zip(ids, A, strict=True):
+            if node in by_node:
+                merge.add(by_node[node].changes, weights)
         self.weights = self.weights | {name: self.weights[name] + change for name, change in merge.total.items()}
         return True
 

@@ -22,23 +22,36 @@ def draw_cohort(setting: Setting, seed: int, t: int) -> Ints:
 
 
 def draw_progress(
-    setting: Setting, latency: LatencyModel, seed: int, t: int, devices: Ints, orders: Orders
+    setting: Setting,
+    latency: LatencyModel,
+    seed: int,
+    t: int,
+    devices: Ints,
+    orders: Orders,
+    dropout: float = 0.0,
 ) -> tuple[Progress, float]:
-    """How far each device comes by the deadline, and when the round ends (seconds after its start)."""
+    """How far each device comes by the deadline, and when the round ends (seconds after its start).
+
+    With some probability a device drops out of the round: nothing comes from it, and nobody knows that beforehand. Who
+    waits for everybody learns of it and goes on without it.
+    """
     L, E = setting.layers, setting.local_iterations
     takes_part = orders.batch > 0
     if orders.guaranteed:
         return _everything(takes_part, L, E), orders.deadline
+    stays = np.ones(devices.size, dtype=np.bool_)
+    if dropout > 0:
+        stays = rng_for(seed, "dropout", t).random(setting.devices)[devices] >= dropout
     cost = orders.batch if orders.width is None else orders.batch * orders.width**2
     P, B = setting.compute[devices], setting.upload[devices]
     rng = rng_for(seed, "latency", t)
     finished = np.cumsum(latency.layer_times(rng, cost / P, E * L), axis=1)
     upload = latency.upload_times(rng, B)
     if np.isinf(orders.deadline):
-        ends = np.where(takes_part, finished[:, -1] + upload, 0.0)
-        return _everything(takes_part, L, E), float(ends.max())
+        ends = np.where(takes_part & stays, finished[:, -1] + upload, 0.0)
+        return _everything(takes_part & stays, L, E), float(ends.max())
     left = orders.deadline - upload
-    z = np.where(takes_part, (finished <= left[:, None]).sum(axis=1), 0)
+    z = np.where(takes_part & stays, (finished <= left[:, None]).sum(axis=1), 0)
     rate = np.where(takes_part, P * np.maximum(left, 0.0) / np.maximum(cost, 1e-300), 0.0)
     if isinstance(latency, Exponential):
         return Progress(z, L, E, rate), orders.deadline

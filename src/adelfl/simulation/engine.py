@@ -65,6 +65,8 @@ class Experiment:
         Torch device.
     evaluations : int
         How often accuracy is measured, evenly over the budget.
+    dropout : float
+        Probability that a device drops out of a round.
     make_engine : callable, optional
         Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
     """
@@ -80,6 +82,7 @@ class Experiment:
     engine: EngineName = "auto"
     device: str = "cpu"
     evaluations: int = 50
+    dropout: float = 0.0
     make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
 
     def __post_init__(self) -> None:
@@ -222,7 +225,7 @@ class _Run:
         if np.shape(orders.batch) != devices.shape:
             what = f"batch sizes of shape {np.shape(orders.batch)} for {devices.size} devices"
             raise ConfigError(f"strategy {e.strategy.name!r}: orders gave {what}")
-        progress, length = draw_progress(s, e.latency, e.seed, t, devices, orders)
+        progress, length = draw_progress(s, e.latency, e.seed, t, devices, orders, e.dropout)
         if now + length > s.budget * (1 + 1e-9):
             return None
         A = e.strategy.weights(t, progress)

@@ -191,6 +191,13 @@ def fixed_batch(setting: Setting, devices: Ints, deadline: float) -> Ints:
     return np.where(setting.upload[devices] < deadline, setting.batch, 0)
 
 
+def finished_only(progress: Progress) -> Floats:
+    """A[u,l] = 1[finished everything]/K, where K devices did; nothing if nobody did."""
+    finished = progress.finished.astype(np.float64)
+    share = finished / max(1.0, finished.sum())
+    return np.repeat(share[:, None], progress.layers, axis=1)
+
+
 def layerwise(progress: Progress, correction: Correction, average_over: AverageOver) -> Floats:
     """Eq. (5): A[u,l] = 1[z_u ≥ L+1−l] / (|U_l| (1 − p_l)), shared by SALF and ADEL.
 

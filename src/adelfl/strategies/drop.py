@@ -7,9 +7,7 @@ Chen et al., "Revisiting distributed synchronous SGD", 2016.
 
 from __future__ import annotations
 
-import numpy as np
-
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy, fixed_batch
+from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy, finished_only, fixed_batch
 
 
 class Drop(Strategy):
@@ -24,6 +22,4 @@ class Drop(Strategy):
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A[u,l] = 1[finished]/K; nothing if nobody finished."""
-        finished = progress.finished.astype(np.float64)
-        share = finished / max(1.0, finished.sum())
-        return np.repeat(share[:, None], progress.layers, axis=1)
+        return finished_only(progress)

@@ -2,7 +2,7 @@
 
 McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
 
-    w ← w − η (1/U) Σ_u g_u          a round lasts as long as its slowest device
+    w ← w − η (1/K) Σ_u g_u          over the K devices that are there; a round lasts as long as the slowest of them
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
+from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy, finished_only
 
 
 class Wait(Strategy):
@@ -24,5 +24,5 @@ class Wait(Strategy):
         return Orders(math.inf, np.full(devices.size, self.setting.batch))
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """A = 1/U."""
-        return np.full((progress.z.size, progress.layers), 1.0 / progress.z.size)
+        """A = 1/K for those who finished, which is everybody unless some dropped out."""
+        return finished_only(progress)
