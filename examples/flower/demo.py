@@ -2,8 +2,8 @@
 
     python examples/flower/demo.py              (or: make flower-demo)
 
-A SuperLink and four SuperNodes on loopback, TLS and node authentication on; the last node is eight times slower, and has
-most of the eights and nines. Everything is stopped at the end.
+A SuperLink and four SuperNodes on loopback, TLS and node authentication on; the last node is eight times slower, and
+has most of the eights and nines. Everything is stopped at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ METHODS = {"fedavg": "FedAvg (Flower's own)", "drop": "drop stragglers", "adel":
 def main() -> int:
     """Run the methods one after another, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--budget", type=float, default=100.0, help="seconds for each method")
+    parser.add_argument("--budget", type=float, default=160.0, help="seconds for each method")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--slowdown", type=float, default=8.0, help="of the last node")
     parser.add_argument("--repeats", type=int, default=1, help="of every method")

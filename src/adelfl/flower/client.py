@@ -84,7 +84,7 @@ class Job:
         self.done, self.iterations_done, self.loss = 0, 0, math.nan
         self._setup, self._compute, self._begun, self._last = math.nan, 0.0, 0.0, 0.0
         self._times: list[float] = []
-        self._samples = self._examples = 0
+        self._samples = self._examples = self._rows = 0
         self.stopped = False
 
     @property
@@ -128,7 +128,7 @@ class Job:
                 raise ConfigError("job.backward(loss) was not called for a batch")
 
     def _drawn(self, data: Samples | tuple[Tensor, ...]) -> Iterator[Any]:
-        rows = len(data[0]) if isinstance(data, tuple) else len(data)
+        self._rows = rows = len(data[0]) if isinstance(data, tuple) else len(data)
         if rows == 0:
             raise ConfigError("this node has no samples")
         while True:
@@ -194,7 +194,14 @@ class Job:
         record = ArrayRecord({name: Array(value) for name, value in changes.items()})
         setup = self._setup if math.isfinite(self._setup) else self._elapsed()
         report = Report(
-            self.task.round, self.done, setup, self._compute, self._elapsed(), tuple(self._times), self._samples
+            round=self.task.round,
+            done=self.done,
+            setup=setup,
+            compute=self._compute,
+            total=self._elapsed(),
+            times=tuple(self._times),
+            samples=self._samples,
+            rows=self._rows,
         )
         content = RecordDict({self.arrayrecord_key: record, "metrics": MetricRecord(own | report.write())})
         return Message(content, reply_to=self.message)
@@ -219,26 +226,34 @@ def train(
     loss : callable
         Mean loss of outputs and labels.
     optimizer : callable, optional
-        Makes an optimizer from parameters and the round's learning rate; by default plain SGD.
+        Makes an optimizer from parameters and the round's learning rate. By default plain SGD, done by hand: the first
+        step of an optimizer of torch takes two seconds of imports, and every round is a new process.
     **options
         As for :class:`Job`.
     """
     job = Job(message, model, **options)
-    steps = (optimizer or _plain_sgd)(model.parameters(), job.learning_rate)
+    steps = None if optimizer is None else optimizer(model.parameters(), job.learning_rate)
     model.train()
     first: tuple[Tensor, Tensor] | None = None
     for x, y in job.batches(data):
         first = first or (x, y)
         job.backward(loss(model(x), y))
-        steps.step()
+        if steps is not None:
+            steps.step()
+        else:
+            plain_step(model, job.learning_rate)
     if job.task.round == 0 and not job.task.pace and first is not None:
         x, y = first
         job.rehearse(lambda module: loss(module(x), y))
     return job.reply()
 
 
-def _plain_sgd(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=rate)
+@torch.no_grad()
+def plain_step(model: nn.Module, rate: float) -> None:
+    """w ← w − η g, where there is a gradient."""
+    for p in model.parameters():
+        if p.grad is not None:
+            p.add_(p.grad, alpha=-rate)
 
 
 def _has_samples(data: object) -> bool:

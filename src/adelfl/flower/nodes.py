@@ -36,6 +36,8 @@ class Node:
         Flower's number of it.
     lags, setups, tails : deque of float
         Of the last round trips, seconds.
+    rows : int
+        How many samples it has; 0 if it does not say.
     pace : ndarray
         Seconds per sample of the forward pass and of each layer, last layer first; NaN where never reached.
     """
@@ -45,6 +47,7 @@ class Node:
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     setups: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     tails: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    rows: int = 0
     pace: Floats = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +101,7 @@ class Node:
             if report.setup + report.compute <= report.total:
                 self.setups.append(report.setup)
                 self.tails.append(report.total - report.setup - report.compute)
+        self.rows = report.rows
         if report.times and sum(report.times) <= round_trip:
             new = np.array(report.times) / report.samples
             old = self.pace[: new.size]
@@ -112,12 +116,12 @@ class Node:
         """What :meth:`from_json` takes."""
         pace = [None if math.isnan(value) else value for value in self.pace.tolist()]
         lately = {key: list(getattr(self, key)) for key in ("lags", "setups", "tails")}
-        return {"id": self.id, "pace": pace, **lately}
+        return {"id": self.id, "rows": self.rows, "pace": pace, **lately}
 
     @classmethod
     def from_json(cls, said: dict[str, object], layers: int) -> Node:
         """A node as an earlier process knew it."""
-        found = cls(int(said["id"]), layers)  # type: ignore[call-overload]
+        found = cls(int(said["id"]), layers, rows=int(said["rows"]))  # type: ignore[call-overload]
         for key in ("lags", "setups", "tails"):
             getattr(found, key).extend(said[key])
         pace = [math.nan if value is None else value for value in said["pace"]]  # type: ignore[attr-defined]

@@ -96,6 +96,8 @@ class Report:
         Seconds of the first iteration: forward pass, then each finished layer, last layer first.
     samples : int
         The batch size that those times are of.
+    rows : int
+        How many samples the node has; 0 if it does not say. No larger batch is asked for.
     """
 
     round: object
@@ -105,6 +107,7 @@ class Report:
     total: float
     times: tuple[float, ...]
     samples: int
+    rows: int = 0
 
     def write(self) -> Values:
         """As entries of a metrics record."""
@@ -116,6 +119,7 @@ class Report:
             f"{PREFIX}total": self.total,
             f"{PREFIX}times": list(self.times),
             f"{PREFIX}samples": self.samples,
+            f"{PREFIX}rows": self.rows,
         }
 
     @classmethod
@@ -130,6 +134,7 @@ class Report:
             and type(samples) is int
             and 1 <= samples <= 2**53
         )
+        rows = record.get(f"{PREFIX}rows")
         said = {key: record.get(f"{PREFIX}{key}") for key in ("setup", "compute", "total")}
         return cls(
             round=record.get(f"{PREFIX}round"),
@@ -137,6 +142,7 @@ class Report:
             **{key: float(value) if _is_duration(value) else math.nan for key, value in said.items()},  # type: ignore[arg-type]
             times=tuple(map(float, times)) if right else (),
             samples=int(samples) if right and samples is not None else 0,
+            rows=rows if type(rows) is int and rows > 0 else 0,
         )
 
 

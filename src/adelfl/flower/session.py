@@ -32,6 +32,7 @@ from adelfl.updates import Array, Gate, Merge, Reason, Shape, Update, UpdateReje
 log = logging.getLogger("flwr")
 
 _IDLE_POLL = 0.25
+_WORTH_WHILE = 1.5  # how much longer than a median node's lag a round is at least
 _SAVED = 0.1  # of the time that was planned with: from then on it is worth a new plan
 Weights = dict[str, Array]
 
@@ -201,14 +202,16 @@ class Session:
     def make_plan(self, t: int) -> None:
         """Plan rounds t, t+1, … for the nodes that are measured, with the budget that is left.
 
-        If a round would be too short for what is not computing, there are fewer of them.
+        If too little of a round would be computing, there are fewer of them; more again when lags turn out shorter.
         """
         nodes = [self.nodes[n] for n in sorted(self.nodes) if self.nodes[n].measured]
         left = self.terms.budget - self.clock.now() - self.reserve
         if left <= 0:
             raise AdelError("the budget was used up before the first round")
-        strategy, asked = None, self.rounds - t
-        for rounds in range(asked, 0, -1):
+        strategy, asked = None, self.terms.rounds - t
+        lag = float(np.median([node.upload for node in nodes]))
+        most = min(asked, max(1, int(left / (_WORTH_WHILE * lag)))) if lag > 0 else asked
+        for rounds in range(most, 0, -1):
             try:
                 strategy = self._strategy(nodes, t, rounds, left)
                 break
@@ -218,10 +221,9 @@ class Session:
         assert strategy is not None
         self.plan, self.rounds = Plan(strategy, tuple(n.id for n in nodes), t), t + strategy.setting.rounds
         if strategy.setting.rounds < asked:
-            longest = max(node.upload for node in nodes)
             log.warning(
-                "%d rounds do not fit into %.1f s, since up to %.1f s of each are not computing: %d are planned",
-                asked, left, longest, strategy.setting.rounds,
+                "%d rounds do not fit into %.1f s, since %.1f s of each are not computing: %d are planned",
+                asked, left, lag, strategy.setting.rounds,
             )  # fmt: skip
         log.info("%s: %d rounds, %d nodes, %.1f s left", strategy.label, strategy.setting.rounds, len(nodes), left)
         for note in strategy.notes:
@@ -272,7 +274,7 @@ class Session:
             node = self.nodes[plan.nodes[position]]
             seconds = math.inf if math.isinf(meant) else T - node.lag - node.tail
             if batch > 0 and seconds > node.setup:
-                tasks[node.id] = self._task(t + 1, int(batch), seconds, node)
+                tasks[node.id] = self._task(t + 1, min(int(batch), node.rows or int(batch)), seconds, node)
             else:
                 node.rest()
         end = begin + left if math.isinf(meant) else min(begin + T, begin + left)
