@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench reproduce clean help
+.PHONY: demo flower-demo test test-slow lint bench reproduce clean help
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -20,6 +20,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## compare six straggler methods on embedded data, under a budget that starves the first layers
 	@$(BIN)/adelfl compare --fresh --jobs 2 --out runs/demo --plot demo.png --open
+
+flower-demo: $(READY) ## FedAvg, drop and ADEL-FL on a real Flower deployment with TLS, one node slowed down; 9 minutes
+	@$(BIN)/python examples/flower/demo.py
 
 lint: $(READY) ## style, types, architecture
 	$(BIN)/ruff check .

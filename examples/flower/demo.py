@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,8 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=1, help="of every method")
     parser.add_argument("--out", type=Path, help="write all accuracies there (JSON)")
     asked = parser.parse_args()
+    # Ended from outside, still stop what was started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     found: dict[str, list[dict]] = {method: [] for method in METHODS}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="adelfl-demo-") as temporary:

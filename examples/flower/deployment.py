@@ -13,6 +13,7 @@ import datetime
 import ipaddress
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -121,18 +122,21 @@ class Deployment:
         found = json.loads(self._flwr("list", "--run-id", run, "here", "--format", "json"))
         return str(found["runs"][0]["status"])
 
+    def ended(self, run: str) -> bool:
+        """Whether a run's server is done, read off the SuperLink's log: asking flwr costs seconds of a core."""
+        return re.search(rf"Finished task \d+ of run {run}", self.log("superlink")) is not None
+
     def run(self, config: dict[str, object], seconds: float) -> str:
         """Run the app to its end, which must come within so many seconds; how it ended."""
         run = self.submit(config)
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            status = self.status(run)
-            if status.startswith("finished"):
-                self.last_log = self._flwr("log", run, "here", "--show")
-                return status
-            time.sleep(1.0)
-        self._flwr("stop", run, "here")
-        raise TimeoutError(f"run {run} had not ended after {seconds:.0f} s")
+        while not self.ended(run):
+            if time.monotonic() > end:
+                self._flwr("stop", run, "here")
+                raise TimeoutError(f"run {run} had not ended after {seconds:.0f} s")
+            time.sleep(0.5)
+        self.last_log = self._flwr("log", run, "here", "--show")
+        return self.status(run)
 
     def log(self, name: str) -> str:
         """What ``superlink`` or ``node0``, ``node1``, … wrote so far."""

@@ -14,11 +14,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Empty
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -86,7 +87,10 @@ def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] 
     from adelfl.simulation import rehearse
 
     experiment = build_experiment(said)
-    rehearse(replace(experiment, engine="loop") if experiment.engine == "flower" else experiment)
+    if experiment.engine == "flower":
+        _scale().rehearse_on_flower(experiment)
+    else:
+        rehearse(experiment)
     with RunWriter.create(folder, describe(said, experiment)) as writer:
         return _simulate(said, experiment, writer, None, report)
 
@@ -126,27 +130,23 @@ def _simulate(
 
     try:
         if experiment.engine == "flower":
-            return _on_flower(said, experiment, writer, checkpoint, report)
+            found: dict[str, Any] = _scale().simulate_on_flower(said, experiment, writer, checkpoint, report)
+            return found
         return simulate(experiment, writer, checkpoint, report)
     except AdelError as trouble:
         writer.fail(str(trouble))
         raise
 
 
-def _on_flower(
-    said: RunFile,
-    experiment: Experiment,
-    writer: RunWriter,
-    checkpoint: Checkpoint | None,
-    report: Callable[[dict[str, Any]], None] | None,
-) -> dict[str, Any]:
+def _scale() -> ModuleType:
+    """The module that needs Flower."""
     try:
-        from adelfl.flower.scale import simulate_on_flower
+        from adelfl.flower import scale
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] != "flwr":
             raise
         raise MissingExtraError("flwr", "scale") from None
-    return simulate_on_flower(said, experiment, writer, checkpoint, report)
+    return scale
 
 
 def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:

@@ -53,7 +53,7 @@ class Trial:
         until(lambda: self.flower.log(f"node{node}").count(words) > seen, BUDGET)
 
     def ended(self):
-        return self.flower.status(self.run).startswith("finished")
+        return self.flower.ended(self.run)
 
     def finish(self):
         until(self.ended, 2 * BUDGET)

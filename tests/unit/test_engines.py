@@ -473,6 +473,7 @@ def test_sigma2_is_the_variance_of_one_samples_gradient_and_G2_the_mean_square()
 
     rng, n, draws = np.random.default_rng(1), 32, 400
     found = [estimate_constants(model, layers, samples, [rng.choice(held, n)]) for _ in range(draws)]
+    found = [(each.sigma2, each.G2) for each in found]
     sigma2, G2 = np.array([f[0] for f in found]), np.array([f[1] for f in found])
 
     def off(values, expected):
@@ -480,8 +481,8 @@ def test_sigma2_is_the_variance_of_one_samples_gradient_and_G2_the_mean_square()
 
     assert off(sigma2, variance.sum()) < 3.5  # standard errors
     assert np.all(off(G2, mean_square + variance / n) < 3.5)
-    assert estimate_constants(model, layers, samples, [held[:n]] * 3)[0] == pytest.approx(
-        estimate_constants(model, layers, samples, [held[:n]])[0], rel=1e-12
+    assert estimate_constants(model, layers, samples, [held[:n]] * 3).sigma2 == pytest.approx(
+        estimate_constants(model, layers, samples, [held[:n]]).sigma2, rel=1e-12
     )
 
 
@@ -499,6 +500,7 @@ def test_estimates_of_a_frozen_model_count_what_is_trained_only():
     model[1].requires_grad_(False)
     dataset = dataset_of((1, 4, 4))
     layers = find_layers(model, torch.from_numpy(dataset.x_train[:1]))
-    sigma2, G2 = estimate_constants(model, layers, samples_of(dataset), [np.arange(16)])
+    constants = estimate_constants(model, layers, samples_of(dataset), [np.arange(16)])
+    sigma2, G2 = constants.sigma2, constants.G2
     assert len(G2) == 1
     assert sigma2 > 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -561,3 +563,34 @@ def test_what_a_client_cannot_do_is_one_sentence():
         train(task_message(number=0, layers=backwards), model(), DATA)
     with pytest.raises(ConfigError, match="no samples"):
         train(task_message(), model(), (DATA[0][:0], DATA[1][:0]))
+
+
+# -- what the documents show
+
+
+def blocks():
+    text = (Path(__file__).parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_server_and_client_work_as_the_documents_show(tmp_path, monkeypatch):
+    server, client = blocks()
+    data = torch.utils.data.TensorDataset(*DATA)
+    there = {"Net": Net, "trainset": data, "criterion": nn.functional.cross_entropy}
+    exec(compile(client, "docs/flower.md", "exec"), there)
+
+    class Shown(Being):
+        def answer(self, message):
+            self.asked.append(Task.read(message.content["config"]))
+            return there["train"](message, None), 0.2
+
+    world = World({i: Shown(seed=i) for i in (1, 2, 3)})
+    monkeypatch.setattr("adelfl.flower.server.RealClock", lambda now: world.clock)
+    monkeypatch.chdir(tmp_path)
+    here = {"Net": Net}
+    exec(compile(server, "docs/flower.md", "exec"), here)
+    here["main"](world, None)
+    record = RunRecord.open("runs/deployment")
+    assert record.result["rounds"] == 50
+    assert record.result["abandoned"] == 0
+    assert world.clock.now() <= 600.0

@@ -90,6 +90,12 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
     about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": round(outcome.core_minutes, 1)}
     write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
     save(_picture(study, outcome), stem.with_name(f"{stem.name}.png"), dpi=100)
+    if study.headline:
+        from adelfl.report.curves import draw_study
+
+        titles = [cell.title for cell in study.cells if cell.key in study.headline]
+        panels = [panel for panel in outcome.contenders() if panel[0] in titles]
+        save(draw_study(panels, study.title, deadlines=False), stem.with_name(f"{stem.name}-headline.png"), dpi=110)
 
 
 def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplotlib figure

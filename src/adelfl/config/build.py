@@ -192,5 +192,4 @@ def _estimated(
     devices = rng.permutation(len(partition))[:16]
     chosen = [partition[int(u)][rng.integers(0, partition[int(u)].size, 32)] for u in devices]
     samples = Samples(torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train))
-    sigma2, G2 = estimate_constants(model, layers, samples, chosen)
-    return Constants(sigma2=sigma2, G2=G2)
+    return estimate_constants(model, layers, samples, chosen)

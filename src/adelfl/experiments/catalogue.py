@@ -67,10 +67,12 @@ _MNIST_MLP = Study(
     tuning=_SIXTH,
     tuning_seeds=3,
     falling=True,
+    headline=("depth50-slow", "depth25-slow", "depth15-slow"),
 )
 
 _MNIST_CNN = replace(
     _MNIST_MLP,
+    headline=(),
     name="mnist-cnn",
     title="MNIST, CNN",
     source="Fig. 2 (c)",
@@ -258,6 +260,7 @@ _ABLATION = replace(
     strategies=tuple(_PARTS),
     claims=(),
     falling=False,
+    headline=(),
     drawing="dots",
     words=_PARTS,
 )

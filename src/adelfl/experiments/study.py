@@ -93,6 +93,8 @@ class Study:
     drawing : {"curves", "dots", "map"}
     words : mapping of str to str
         What to call strategies, where their own labels say too little.
+    headline : tuple of str
+        Keys of cells that get a picture of their own, ``NAME-headline.png``.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Study:
     falling: bool = False
     drawing: Literal["curves", "dots", "map"] = "curves"
     words: Mapping[str, str] = field(default_factory=dict)
+    headline: tuple[str, ...] = ()
 
     def setting(self, cell: Cell, rate: float, *more: str) -> RunFile:
         """The experiment of a cell at an initial learning rate."""

@@ -61,7 +61,7 @@ class Task:
             f"{PREFIX}seconds": self.seconds,
             f"{PREFIX}layer-sizes": [len(layer) for layer in self.layers],
             f"{PREFIX}layer-names": [name for layer in self.layers for name in layer],
-            f"{PREFIX}pace": list(self.pace),
+            f"{PREFIX}pace": [float(value) for value in self.pace],
         }
 
     @classmethod
@@ -114,10 +114,10 @@ class Report:
         return {
             f"{PREFIX}round": self.round,
             f"{PREFIX}done": self.done,
-            f"{PREFIX}setup": self.setup,
-            f"{PREFIX}compute": self.compute,
-            f"{PREFIX}total": self.total,
-            f"{PREFIX}times": list(self.times),
+            f"{PREFIX}setup": float(self.setup),
+            f"{PREFIX}compute": float(self.compute),
+            f"{PREFIX}total": float(self.total),
+            f"{PREFIX}times": [float(value) for value in self.times],
             f"{PREFIX}samples": self.samples,
             f"{PREFIX}rows": self.rows,
         }

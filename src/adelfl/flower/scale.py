@@ -6,6 +6,7 @@ clients, one message per device and round. So a run gives the same model as on o
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from adelfl.learning.layers import Layer
 from adelfl.learning.loop import Local, Loop
 from adelfl.learning.work import RoundWork, Samples
 from adelfl.record import Checkpoint, RunWriter
-from adelfl.simulation import Experiment, simulate
+from adelfl.simulation import Experiment, rehearse, simulate
 
 _POLL = 0.01
 _STATE = "state"
@@ -121,6 +122,15 @@ class OnFlower(Loop):
             yield Local(u, arrays, buffers, float(content.metric_records["metrics"]["loss"]))  # type: ignore[arg-type]
 
 
+def rehearse_on_flower(experiment: Experiment) -> None:
+    """Find out what would stop a run before it begins."""
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtraError("ray", "scale")
+    if experiment.strategy.orders(0, np.arange(1)).width is not None:
+        raise ConfigError("engine 'flower' trains whole models; HeteroFL's submodels need another engine")
+    rehearse(replace(experiment, engine="loop"))
+
+
 def simulate_on_flower(
     said: RunFile,
     experiment: Experiment,
@@ -132,13 +142,8 @@ def simulate_on_flower(
 
     A Ray cluster is found by the variable ``RAY_ADDRESS``; otherwise Ray is started on this machine.
     """
-    try:
-        import ray  # noqa: F401
-        from flwr.simulation import run_simulation
-    except ImportError:
-        raise MissingExtraError("ray", "scale") from None
-    if experiment.strategy.orders(0, np.arange(1)).width is not None:
-        raise ConfigError("engine 'flower' trains whole models; HeteroFL's submodels need another engine")
+    from flwr.simulation import run_simulation
+
     for key in ("RAY_USAGE_STATS_ENABLED", "FLWR_TELEMETRY_ENABLED"):
         os.environ.setdefault(key, "0")
     outcome: list[dict[str, Any]] = []

@@ -419,20 +419,14 @@ def _files(message: Message, key: str) -> dict[str, bytes]:
 def estimate(found: Mapping[int, list[dict[str, Array]]], shape: Shape, batch: int, rate: float) -> Constants | None:
     """σ² and G² per layer from two updates of each node at the same weights; None if nobody sent two.
 
-    Two gradients of S samples differ by batch noise alone, E‖g − g′‖² = 2σ²/S. With another optimizer than SGD an
-    update is no gradient, but only the ratio of the two numbers moves a plan.
+    With another optimizer than SGD an update is no gradient, but only the ratio of the two numbers moves a plan.
     """
-    sigma2, G2 = [], []
+    differences, sizes = [], []
     whole = {name for layer in shape.layers for name in layer}
     for updates in found.values():
         if len(updates) < 2 or any(set(u) != whole for u in updates[:2]):
             continue
         one, other = ({n: v.astype(np.float64) / rate for n, v in u.items()} for u in updates[:2])
-        sigma2.append(batch / 2.0 * sum(float(np.square(one[n] - other[n]).sum()) for n in whole))
-        G2.append([sum(float(np.square(one[n] + other[n]).sum()) / 4.0 for n in layer) for layer in shape.layers])
-    if not sigma2:
-        return None
-    tiny = float(np.finfo(np.float32).tiny)
-    return Constants(
-        sigma2=max(float(np.mean(sigma2)), tiny), G2=tuple(float(v) for v in np.maximum(np.mean(G2, axis=0), tiny))
-    )
+        differences.append(sum(float(np.square(one[n] - other[n]).sum()) for n in whole))
+        sizes.append([sum(float(np.square(one[n] + other[n]).sum()) / 4.0 for n in layer) for layer in shape.layers])
+    return Constants.from_pairs(differences, sizes, batch) if differences else None

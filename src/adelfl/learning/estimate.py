@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from adelfl.learning.layers import Layer
 from adelfl.learning.work import Ints, Samples
+from adelfl.planner import Constants
 
 
 def estimate_constants(
@@ -17,12 +18,10 @@ def estimate_constants(
     layers: tuple[Layer, ...],
     samples: Samples,
     chosen: list[Ints],
-) -> tuple[float, tuple[float, ...]]:
-    """Estimate the variance of one sample's gradient, and G² of each layer.
+) -> Constants:
+    """Estimate the variance of one sample's gradient, and G² of each layer, from two half batches of some devices.
 
-    Two gradients g, g′ of half a batch each, of the same device, differ only by batch noise:
-    E‖g − g′‖² = 2σ²/(n/2) for n samples, so σ² = n/4 ‖g − g′‖². G²_l is the mean of ‖(g + g′)/2‖² over devices. Both
-    cost two passes per device, whatever the model.
+    Costs two passes per device, whatever the model.
 
     Parameters
     ----------
@@ -34,18 +33,11 @@ def estimate_constants(
         All training samples.
     chosen : list of ndarray of int
         For each of some devices, an even number of its samples.
-
-    Returns
-    -------
-    sigma2 : float
-        Mean over devices, all layers together.
-    G2 : tuple of float
-        One per layer, input side first.
     """
     weights = {name: p.detach().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
     buffers = {name: b.clone() for name, b in model.named_buffers()}
     names = [name for layer in layers for name in layer.parameters]
-    sigma2, G2 = [], []
+    differences, sizes = [], []
     for rows in chosen:
         halves = []
         for half in np.split(rows[: rows.size // 2 * 2], 2):
@@ -53,9 +45,8 @@ def estimate_constants(
             loss = functional.cross_entropy(functional_call(model, (weights, buffers), (x,)), y)
             halves.append(dict(zip(names, torch.autograd.grad(loss, [weights[n] for n in names]), strict=True)))
         one, other = halves
-        difference = sum(float((one[n] - other[n]).square().sum()) for n in names)
-        sigma2.append(rows.size / 4.0 * difference)
-        G2.append([sum(float((one[n] + other[n]).square().sum()) / 4.0 for n in layer.parameters) for layer in layers])
-    tiny = float(np.finfo(np.float32).tiny)
-    mean_G2 = np.maximum(np.mean(G2, axis=0), tiny)
-    return max(float(np.mean(sigma2)), tiny), tuple(float(v) for v in mean_G2)
+        differences.append(rows.size // 2 * sum(float((one[n] - other[n]).square().sum()) for n in names))
+        sizes.append(
+            [sum(float((one[n] + other[n]).square().sum()) / 4.0 for n in layer.parameters) for layer in layers]
+        )
+    return Constants.from_pairs(differences, sizes, samples=1)

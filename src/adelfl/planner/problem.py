@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
@@ -46,6 +46,26 @@ class Constants:
                 _require(key, float(value), value > 0, "positive")
         for key in ("rho_c", "Gamma", "Delta1"):
             _require(key, getattr(self, key), getattr(self, key) >= 0, "zero or positive")
+
+    @classmethod
+    def from_pairs(cls, differences: ArrayLike, sizes: ArrayLike, samples: int) -> Constants:
+        """σ² and G² of each layer, from pairs of gradients that differ by the luck of the batch alone.
+
+        Two gradients of n samples each have E‖g − g′‖² = 2σ²/n, so σ² = n/2 ‖g − g′‖²; G²_l is ‖(g_l + g′_l)/2‖².
+
+        Parameters
+        ----------
+        differences : array_like, shape (pairs,)
+            ‖g − g′‖².
+        sizes : array_like, shape (pairs, L)
+            ‖(g_l + g′_l)/2‖² of each layer.
+        samples : int
+            n.
+        """
+        tiny = float(np.finfo(np.float32).tiny)
+        sigma2 = samples / 2.0 * float(np.mean(differences))
+        G2 = np.maximum(np.mean(np.atleast_2d(sizes), axis=0), tiny)
+        return cls(sigma2=max(sigma2, tiny), G2=tuple(float(v) for v in G2))
 
 
 def _require(key: str, value: float, holds: bool, allowed: str) -> None:

@@ -29,7 +29,7 @@ def draw_comparison(contenders: list[Contender], title: str) -> Figure:
     return fig
 
 
-def draw_study(cells: list[tuple[str, list[Contender]]], title: str) -> Figure:
+def draw_study(cells: list[tuple[str, list[Contender]]], title: str, *, deadlines: bool = True) -> Figure:
     """Draw a panel of deadlines and one of accuracy against time for each cell.
 
     Parameters
@@ -38,25 +38,26 @@ def draw_study(cells: list[tuple[str, list[Contender]]], title: str) -> Figure:
         The contenders of a cell whose records hold a schedule give the deadlines.
     title : str
         Of the whole.
+    deadlines : bool
+        Whether there are panels of deadlines.
     """
     columns = min(3, len(cells))
     rows = -(-len(cells) // columns)
     with matplotlib.rc_context(RC):
-        fig = figure(3.6 * columns, 2.9 + 2.7 * rows)
-        parts = fig.subfigures(2, 1, height_ratios=(2.1, 2.7 * rows), squeeze=False)
-        upper = parts[0, 0].subplots(1, columns, squeeze=False)[0]
-        shown = cells[:columns]
-        for ax, (name, contenders) in zip(upper, shown, strict=True):
-            _plot_deadlines(ax, contenders)
-            ax.set(title=name, xlabel="round")
-        lower = parts[1, 0].subplots(rows, columns, squeeze=False).ravel()
-        for ax, (name, contenders) in zip(lower, cells, strict=False):
+        fig = figure(3.6 * columns, (2.9 if deadlines else 0.8) + 2.7 * rows)
+        if deadlines:
+            upper, lower = fig.subfigures(2, 1, height_ratios=(2.1, 2.7 * rows))
+            for ax, (name, contenders) in zip(upper.subplots(1, columns, squeeze=False)[0], cells, strict=False):
+                _plot_deadlines(ax, contenders)
+                ax.set(title=name, xlabel="round")
+        axes = (lower if deadlines else fig).subplots(rows, columns, squeeze=False).ravel()
+        for ax, (name, contenders) in zip(axes, cells, strict=False):
             plot_accuracy(ax, contenders, 1.0)
             ax.set(xlabel="share of the time budget", title=name)
             ax.xaxis.set_major_formatter(PercentFormatter(1.0))
-        for ax in lower[len(cells) :]:
+        for ax in axes[len(cells) :]:
             ax.set_axis_off()
-        lines = dict(zip((c.label for c in cells[0][1]), lower[0].get_lines(), strict=True))
+        lines = dict(zip((c.label for c in cells[0][1]), axes[0].get_lines(), strict=True))
         fig.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=min(4, len(lines)))
         fig.suptitle(f"{title}   {_about_seeds(cells[0][1])}", fontsize=10.5, x=0.01, ha="left")
     return fig
