@@ -63,8 +63,8 @@ class Constants:
             n.
         """
         tiny = float(np.finfo(np.float32).tiny)
-        sigma2 = samples / 2.0 * float(np.mean(differences))
-        G2 = np.maximum(np.mean(np.atleast_2d(sizes), axis=0), tiny)
+        sigma2 = samples / 2.0 * float(np.mean(np.asarray(differences, dtype=np.float64)))
+        G2 = np.maximum(np.mean(np.atleast_2d(np.asarray(sizes, dtype=np.float64)), axis=0), tiny)
         return cls(sigma2=max(sigma2, tiny), G2=tuple(float(v) for v in G2))
 
 

@@ -41,20 +41,23 @@ def draw_study(cells: list[tuple[str, list[Contender]]], title: str, *, deadline
     deadlines : bool
         Whether there are panels of deadlines.
     """
-    columns = min(3, len(cells))
+    columns = 2 if len(cells) == 4 else min(3, len(cells))
     rows = -(-len(cells) // columns)
     with matplotlib.rc_context(RC):
         fig = figure(3.6 * columns, (2.9 if deadlines else 0.8) + 2.7 * rows)
         if deadlines:
-            upper, lower = fig.subfigures(2, 1, height_ratios=(2.1, 2.7 * rows))
-            for ax, (name, contenders) in zip(upper.subplots(1, columns, squeeze=False)[0], cells, strict=False):
+            parts = fig.subfigures(2, 1, height_ratios=(2.1, 2.7 * rows), squeeze=False)
+            for ax, (name, contenders) in zip(parts[0, 0].subplots(1, columns, squeeze=False)[0], cells, strict=False):
                 _plot_deadlines(ax, contenders)
                 ax.set(title=name, xlabel="round")
-        axes = (lower if deadlines else fig).subplots(rows, columns, squeeze=False).ravel()
+        axes = (parts[1, 0] if deadlines else fig).subplots(rows, columns, squeeze=False).ravel()
+        best = 0.0
         for ax, (name, contenders) in zip(axes, cells, strict=False):
-            plot_accuracy(ax, contenders, 1.0)
+            best = max(best, *(end for end, _, _ in plot_accuracy(ax, contenders, 1.0)))
             ax.set(xlabel="share of the time budget", title=name)
             ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+        for ax in axes[: len(cells)]:
+            ax.set_ylim(0.0, min(1.0, np.ceil(12.0 * best) / 10.0))
         for ax in axes[len(cells) :]:
             ax.set_axis_off()
         lines = dict(zip((c.label for c in cells[0][1]), axes[0].get_lines(), strict=True))
