@@ -61,7 +61,7 @@ def write_json(path: Path, value: object) -> None:
 
 def _write_weights(path: Path, weights: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
     with _replacing(path) as temporary:
-        save_file({name: np.ascontiguousarray(w) for name, w in weights.items()}, temporary, metadata=metadata)
+        save_file({name: np.asarray(w, order="C") for name, w in weights.items()}, temporary, metadata=metadata)
 
 
 @dataclass(frozen=True)

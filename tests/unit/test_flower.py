@@ -17,7 +17,7 @@ pytest.importorskip("flwr")
 from datetime import timedelta
 
 from flower_world import Being, Failing, Net, Silent, Spoiling, World, arrays, model, weights_of
-from flwr.app import Array, ConfigRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import nn
 
@@ -130,7 +130,7 @@ def session_of(world, method="salf", **more):
     s = Session(terms, Exchange(world, world.clock), weights_of(arrays()), [list(layer) for layer in LAYERS])
     for n in world.nodes:
         s.nodes[n] = Node(n, 3)
-        s.nodes[n].learn(1.0, Report(0, 3, 0.1, 0.4, 0.6, (0.1, 0.1, 0.1, 0.1), 16))
+        s.nodes[n].learn(1.0, Report(0, 3, 0.1, 0.4, 0.0, 0.6, (0.1, 0.1, 0.1, 0.1), 16))
     return s
 
 
@@ -147,7 +147,8 @@ def test_the_merge_is_the_simulators_to_the_bit(method):
     rows = rng.integers(64, size=4 * 16)
     layers = given_layers(net, LAYERS)
 
-    rate = s._rates(current, [1, 2, 3, 4])
+    T = current.end - current.begin
+    rate = np.array([s.nodes[n].compute * (T - s.nodes[n].upload) / current.tasks[n].batch for n in (1, 2, 3, 4)])
     progress = Progress(np.array(depths), 3, 1, rate)
     A = s.plan.strategy.weights(0, progress)
     engine = Loop(net, layers, Samples(x, y))
@@ -276,6 +277,202 @@ def test_where_so_many_rounds_do_not_fit_there_are_fewer(method, caplog):
         run({i: Being(0.01, lag=29.0, seed=i) for i in (1, 2, 3)}, rounds=3, method=method)
 
 
+def test_a_node_that_connects_later_is_measured_and_joins():
+    world = World(beings())
+    world.gone = {4}
+
+    class Arriving(VirtualClock):
+        def sleep_until(self, moment):
+            super().sleep_until(moment)
+            world.gone = set() if self.now() > 15 else {4}
+
+    world.clock = Arriving()
+    s = strategy(world, method="salf", budget=100.0, min_available_nodes=3)
+    s.start(world, arrays(), num_rounds=60)
+    assert world.nodes[4].asked[0].round == 0
+    assert max(task.round for task in world.nodes[4].asked) > 20
+    assert 4 in s.session.plan.nodes
+
+
+def test_a_node_that_fails_once_while_it_is_measured_is_asked_again():
+    class Stumbling(Being):
+        def answer(self, message):
+            if len(self.asked) == 1:
+                return Failing.answer(self, message)
+            return super().answer(message)
+
+    world, _ = run(beings() | {2: Stumbling(0.05, seed=2)}, rounds=10)
+    assert [task.round for task in world.nodes[2].asked][-1] == 10
+
+
+def test_lateness_does_not_build_up():
+    world = World({i: Being(0.3, lag=0.5, seed=i) for i in (1, 2, 3)})
+    result = strategy(world, method="salf", budget=75.0).start(world, arrays(), num_rounds=25)
+    assert len(result.train_metrics_clientapp) >= 15
+    assert sum(number > 15 for number in result.train_metrics_clientapp) >= 8
+    assert world.clock.now() <= 75.0
+
+
+def test_waiting_goes_on_without_a_node_that_is_rejected():
+    nodes = {1: Being(0.02), 2: Being(0.02, seed=2), 3: Spoiling(nan_in("first.bias"), seed=3)}
+    _, result = run(nodes, rounds=5, method="wait")
+    assert len(result.train_metrics_clientapp) == 5
+    assert differ(weights_of(arrays()), weights_of(result.arrays))
+
+
+def test_errors_that_come_at_once_do_not_burn_the_rounds():
+    class Late(Being):
+        def answer(self, message):
+            first = Task.read(message.content["config"]).round
+            return Failing.answer(self, message) if first and self.world.clock.now() < 20 else super().answer(message)
+
+    world = World({i: Late(0.02, seed=i) for i in (1, 2, 3)})
+    for node in world.nodes.values():
+        node.world = world
+    result = strategy(world, budget=100.0).start(world, arrays(), num_rounds=50)
+    assert len(result.train_metrics_clientapp) > 30
+
+
+def test_what_the_server_does_between_rounds_is_planned_for_in_every_round(tmp_path):
+    world = World(beings(slow=1.0))
+
+    def evaluate(number, record):
+        world.clock.sleep_until(world.clock.now() + 3.0)
+        return MetricRecord({"accuracy": 0.5})
+
+    result = strategy(world, budget=100.0, record=tmp_path / "run", method="salf").start(
+        world, arrays(), num_rounds=10, evaluate_fn=evaluate
+    )
+    lengths = [row["deadline"] for row in RunRecord.open(tmp_path / "run").rounds[1:]]
+    assert len(result.train_metrics_clientapp) == 10
+    assert min(lengths) > 0.7 * max(lengths[:3])
+    assert world.clock.now() <= 100.0
+
+
+def test_the_correction_is_bounded_and_the_merged_model_is_finite():
+    world = World(beings())
+    s = session_of(world)
+    s.make_plan(0)
+    current = s.open_round(0)
+    current.rates = np.full(4, 1e-6)  # nobody was expected to deliver anything
+    before = s.weights
+    changes = {n: np.ones_like(v) for n, v in before.items()}
+    current.updates, current.done = [Update(1, 3, changes, 16)], {1: 3}
+    assert s.merge(current)
+    assert all(np.allclose(s.weights[n] - before[n], 5.0, atol=1e-5) for n in before)
+    now = s.weights
+    current.updates = [Update(1, 3, {n: np.full_like(v, 3e38) for n, v in before.items()}, 16)]
+    assert not s.merge(current)
+    assert s.weights is now
+
+
+def test_a_scalar_parameter_is_merged_and_kept(tmp_path):
+    class Scaled(Net):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            return super().forward(x) * self.scale
+
+    class Scaling(Being):
+        def answer(self, message):
+            return train(message, Scaled(), self.data), 0.2
+
+    world = World({i: Scaling(seed=i) for i in (1, 2, 3)})
+    layers = [*map(list, LAYERS[:2]), [*LAYERS[2], "scale"]]
+    result = strategy(world, layers=layers, record=tmp_path / "run").start(world, arrays(Scaled()), num_rounds=3)
+    assert result.arrays["scale"].numpy().shape == ()
+    assert RunRecord.open(tmp_path / "run").weights()["scale"].shape == ()
+
+
+def test_a_run_that_can_go_on_no_more_gives_the_model_that_it_has(tmp_path):
+    folder = tmp_path / "run"
+    world = World(beings())
+
+    class Killed(Exception):
+        pass
+
+    def die(number, _):
+        if number == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        strategy(world, record=folder).start(world, arrays(), num_rounds=8, evaluate_fn=die)
+    world.nodes = {n: Silent() for n in world.nodes}
+    world.gone = {1, 2, 3}  # one node is left: not enough to plan with
+    result = strategy(world, record=folder).start(world, arrays(), num_rounds=8)
+    assert differ(weights_of(result.arrays), weights_of(arrays()))
+    assert RunRecord.open(folder).result is not None
+    assert world.clock.now() <= 61.0
+
+
+def test_late_training_replies_are_not_lost_in_an_evaluation_nor_the_reverse(tmp_path):
+    class Evaluating(Being):
+        def answer(self, message):
+            if message.metadata.message_type == "evaluate":
+                content = RecordDict({"metrics": MetricRecord({"num-examples": 4, "seen": 1.0})})
+                return Message(content, reply_to=message), 3.0 if self.seed == 3 else 0.1
+            return super().answer(message)
+
+    world = World({i: Evaluating(0.02, seed=i) for i in (1, 2, 3)} | {4: Evaluating(0.1, lag=9.0, seed=4)})
+    s = strategy(world, fraction_evaluate=1.0, evaluate_seconds=0.5, record=tmp_path / "run", method="salf")
+    result = s.start(world, arrays(), num_rounds=12)
+    assert result.evaluate_metrics_clientapp[1]["seen"] == 1.0
+    assert 4 in s.session.nodes
+    assert s.session.nodes[3].rows == 64
+    late = [number for row in RunRecord.open(tmp_path / "run").rounds[1:] for number in row["late"]]
+    assert all(int(number) > 0 for number in late)
+
+
+def test_a_reply_that_cannot_be_unpacked_is_its_senders_trouble():
+    class Garbled(World):
+        def pull_messages(self, message_ids):
+            found = super().pull_messages(message_ids)
+            for message in found:
+                if message.metadata.src_node_id == 3 and not message.has_error() and self.garble:
+                    self.waiting[message.metadata.reply_to_message_id] = (0.0, message)
+                    for other in found:
+                        if other is not message:
+                            self.waiting[other.metadata.reply_to_message_id] = (0.0, other)
+                    raise ValueError("malformed object")
+            return found
+
+    world = Garbled({i: Being(0.02, seed=i) for i in (1, 2, 3)})
+    world.garble = True
+    result = strategy(world).start(world, arrays(), num_rounds=3)
+    assert len(result.train_metrics_clientapp) == 3
+
+
+def test_calls_that_hang_do_not_hold_a_round_up():
+    import threading
+
+    from adelfl.clock import RealClock
+
+    forever = threading.Event()
+
+    class Hanging(World):
+        def pull_messages(self, message_ids):
+            if any(self.sent[i] == 3 for i in message_ids):
+                forever.wait(60)
+                return []
+            return super().pull_messages(message_ids)
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            ids = super().push_messages(messages)
+            self.sent.update(zip(ids, [m.metadata.dst_node_id for m in messages], strict=True))
+            return ids
+
+    world = Hanging({i: Being(1e-4, lag=0.0, seed=i) for i in (1, 2, 3)}, RealClock())
+    world.sent = {}
+    result = DeadlineStrategy(budget=4.0, learning_rate=0.5, method="salf").start(world, arrays(), num_rounds=4)
+    took = world.clock.now()
+    forever.set()
+    assert result.train_metrics_clientapp
+    assert took < 30  # not a matter of speed: the hanging call takes a minute
+
+
 def test_some_take_part_in_each_round_and_all_in_the_long_run():
     world = World({i: Being(0.02, seed=i) for i in range(1, 9)})
     strategy(world, fraction_train=0.5).start(world, arrays(), num_rounds=12)
@@ -330,6 +527,10 @@ SPOILED = {
     "no weight": (with_metric("num-examples", None), "bad weight"),
     "bad weight": (with_metric("num-examples", -3), "bad weight"),
     "bad depth": (with_metric("adelfl-done", 1), "bad depth"),
+    "lying times": (
+        lambda found, metrics: (found, metrics | {"num-examples": -1, "adelfl-times": [1e-9], "adelfl-total": 0.0}),
+        "bad weight",
+    ),
     "no depth": (with_metric("adelfl-done", None), "bad depth"),
     "cut off": (
         with_array("third.bias", lambda f: Array("float32", (3,), "numpy.ndarray", Array(f["third.bias"]).data[:-1])),
@@ -387,7 +588,7 @@ def test_times_that_cannot_be_teach_nothing(said):
 def test_one_odd_round_trip_does_not_upset_a_node():
     node = Node(1, 3)
     for lag in (0.1, 0.1, 30.0, 0.1):
-        node.learn(0.6 + lag, Report(1, 3, 0.1, 0.4, 0.6, (0.1, 0.1, 0.1, 0.1), 16))
+        node.learn(0.6 + lag, Report(1, 3, 0.1, 0.4, 0.0, 0.6, (0.1, 0.1, 0.1, 0.1), 16))
     assert node.lag < 0.2
     assert node.compute == pytest.approx(3 / (0.4 / 16))
     again = Node.from_json(node.to_json(), 3)
@@ -493,7 +694,7 @@ class Counted:
 def test_a_task_and_a_report_survive_the_way():
     task = Task(3, 5, 2, 0.1, 1.5, LAYERS, (0.1, 0.2, 0.3))
     assert Task.read(ConfigRecord(task.write())) == task
-    report = Report(3, 2, 0.1, 0.2, 0.4, (0.1, 0.05), 16)
+    report = Report(3, 2, 0.1, 0.2, 0.05, 0.4, (0.1, 0.05), 16)
     assert Report.read(dict(MetricRecord(report.write())), 3) == report
     with pytest.raises(ConfigError, match="no task of"):
         Task.read({"lr": 0.1})
@@ -545,6 +746,42 @@ def test_data_may_be_a_dataset_or_a_loader():
     dataset = TensorDataset(*DATA)
     for data in (dataset, DataLoader(dataset, batch_size=16)):
         assert train(task_message(), model(), data).content["metrics"]["num-examples"] == 16
+
+
+def test_batches_may_be_mappings_and_loaders_short():
+    from torch.utils.data import DataLoader, TensorDataset
+
+    loader = DataLoader(TensorDataset(DATA[0][:20], DATA[1][:20]), batch_size=16)
+    reply = train(task_message(iterations=5), model(), loader)
+    assert reply.content["metrics"]["adelfl-done"] == 15
+    assert reply.content["metrics"]["adelfl-samples"] == 16
+    job = Job(task_message(), model())
+    for batch in job.batches(iter([{"x": DATA[0][:7], "y": DATA[1][:7]}])):
+        job.backward(nn.functional.cross_entropy(job.model(batch["x"]), batch["y"]))
+    assert job.reply().content["metrics"]["num-examples"] == 7
+
+
+def test_a_parameter_of_two_names_must_be_sent_under_one():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.into, self.out = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.out.weight = self.into.weight
+
+        def forward(self, x):
+            return self.out(torch.relu(self.into(x)))
+
+    def message(names, layers):
+        found = {n: Array(v.detach().numpy()) for n, v in Tied().state_dict().items() if n in names}
+        task = Task(1, 16, 1, 0.1, math.inf, layers)
+        made = DeadlineStrategy(budget=1.0)._message(1, task, ArrayRecord(found), ConfigRecord())
+        World({1: Silent(), 2: Silent()}).push_messages([made])
+        return made
+
+    with pytest.raises(ConfigError, match="are one parameter"):
+        train(message({"into.weight", "out.weight"}, (("into.weight",),)), Tied(), DATA)
+    reply = train(message({"into.weight"}, (("into.weight",),)), Tied(), DATA)
+    assert list(reply.content["arrays"]) == ["into.weight"]
 
 
 def test_what_a_client_cannot_do_is_one_sentence():

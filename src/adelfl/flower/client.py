@@ -13,7 +13,7 @@ def train(message, context):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -72,19 +72,16 @@ class Job:
         self.arrayrecord_key, self.weighted_by_key = arrayrecord_key, weighted_by_key
         self.task = Task.read(message.content.config_records[configrecord_key])
         sent = message.content.array_records[arrayrecord_key]
-        weights = {name: torch.from_numpy(array.numpy()) for name, array in sent.items()}
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as trouble:
-            raise ConfigError(f"the server's weights are of another model: {' '.join(str(trouble).split())}") from None
+        load_weights(model, {name: torch.from_numpy(array.numpy()) for name, array in sent.items()})
         check_no_statistics(model)
         self.layers = given_layers(model, self.task.layers)
         named = dict(model.named_parameters())
         self._before = {name: named[name].detach().clone() for layer in self.layers for name in layer.parameters}
         self.done, self.iterations_done, self.loss = 0, 0, math.nan
-        self._setup, self._compute, self._begun, self._last = math.nan, 0.0, 0.0, 0.0
+        self._setup, self._compute, self._aside, self._begun, self._last = math.nan, 0.0, 0.0, 0.0, 0.0
         self._times: list[float] = []
-        self._samples = self._examples = self._rows = 0
+        self._samples = self._first_samples = self._examples = self._rows = 0
+        self._on_gpu = next((p.is_cuda for p in model.parameters()), False)
         self.stopped = False
 
     @property
@@ -114,17 +111,22 @@ class Job:
             A dataset, or tensors of equally many rows, of which samples are drawn; anything else that can be iterated,
             such as a ``DataLoader`` with ``batch_size=job.batch_size``, is taken to give batches itself.
         """
-        source = self._drawn(data) if _has_samples(data) else iter(data)  # type: ignore[arg-type]
+        source = self._drawn(data) if _has_samples(data) else _again_and_again(data)  # type: ignore[arg-type]
         for _ in range(self.task.iterations):
-            batch = next(source, None)
-            if batch is None or self.stopped:
+            if self.stopped:
                 return
-            self._samples = len(batch[0] if isinstance(batch, tuple | list) else batch)
+            batch = next(source, None)
+            if batch is None:
+                if self.iterations_done == 0:
+                    raise ConfigError("this node has no samples")
+                return
+            self._samples = _size(batch)
             self._begun = self._last = self._elapsed()
             if self.iterations_done == 0:
-                self._setup = self._begun
+                self._setup, self._first_samples = self._begun, self._samples
+            before = self.iterations_done
             yield batch
-            if self.iterations_done == 0 and not self.stopped:
+            if self.iterations_done == before:
                 raise ConfigError("job.backward(loss) was not called for a batch")
 
     def _drawn(self, data: Samples | tuple[Tensor, ...]) -> Iterator[Any]:
@@ -158,6 +160,8 @@ class Job:
 
     def _should_stop(self, l: int) -> bool | Answer:
         """A layer that came too late does not count, and one that is not expected in time is not begun."""
+        if self._on_gpu:
+            torch.cuda.synchronize()  # hooks are called when a kernel is launched, not when it is done
         now, L = self._elapsed(), len(self.layers)
         late = now > self.task.seconds
         if self.iterations_done == 0 and not late:
@@ -175,7 +179,9 @@ class Job:
 
     def rehearse(self, loss: Callable[[nn.Module], Tensor]) -> None:
         """Find out whether the model can be truncated, on a copy; ``loss`` runs the model on a batch."""
+        began = self._elapsed()
         rehearse(self.model, self.layers, loss)
+        self._aside += self._elapsed() - began
 
     def reply(self, **metrics: float) -> Message:
         """What the server gets: the changes of the layers that were finished, and how long that took.
@@ -198,9 +204,10 @@ class Job:
             done=self.done,
             setup=setup,
             compute=self._compute,
+            aside=self._aside,
             total=self._elapsed(),
             times=tuple(self._times),
-            samples=self._samples,
+            samples=self._first_samples,
             rows=self._rows,
         )
         content = RecordDict({self.arrayrecord_key: record, "metrics": MetricRecord(own | report.write())})
@@ -254,6 +261,45 @@ def plain_step(model: nn.Module, rate: float) -> None:
     for p in model.parameters():
         if p.grad is not None:
             p.add_(p.grad, alpha=-rate)
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Give a model the server's weights; a parameter that has two names must come under one of them only."""
+    names: dict[int, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(p), []).append(name)
+    for same in names.values():
+        if len(sent := [name for name in same if name in weights]) > 1:
+            raise ConfigError(
+                f"{sent[0]!r} and {sent[1]!r} are one parameter, and only one of them would be trained; "
+                f"leave {sent[1]!r} out of initial_arrays"
+            )
+    other_names = {name for same in names.values() if set(same) & weights.keys() for name in same} - weights.keys()
+    try:
+        found = model.load_state_dict(weights, strict=False)
+        wrong = sorted({*found.missing_keys, *found.unexpected_keys} - other_names)
+    except RuntimeError as trouble:
+        raise ConfigError(f"the server's weights are of another model: {' '.join(str(trouble).split())}") from None
+    if wrong:
+        raise ConfigError(f"the server's weights are of another model: {wrong[0]!r} is in one of them only")
+
+
+def _again_and_again(loader: Iterable[Any]) -> Iterator[Any]:
+    """A loader's batches, from the start again when it ends."""
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            return
+
+
+def _size(batch: Any) -> int:  # noqa: ANN401
+    """How many samples are in a batch: a tensor, or several in a tuple, a list or a mapping."""
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    return len(batch[0]) if isinstance(batch, tuple | list) else len(batch)
 
 
 def _has_samples(data: object) -> bool:

@@ -13,7 +13,8 @@ from flwr.app import MetricRecord
 from adelfl.clock import wall_seconds
 from adelfl.errors import ConfigError
 from adelfl.flower.nodes import Node
-from adelfl.flower.session import Round, Session, Terms, Weights
+from adelfl.flower.session import Session, Weights
+from adelfl.flower.terms import Round, Terms
 from adelfl.planner import Constants
 from adelfl.record import RunRecord, RunWriter, write_json
 from adelfl.summary import Summary
@@ -47,6 +48,7 @@ class Keeper:
         self.weights: Weights | None = None
         self._writer: RunWriter | None = None
         self._state: dict[str, Any] = {}
+        self._roster: list[int] = []
         self._summary = Summary(terms.budget, len(layers) * terms.local_iterations)
         if folder is not None and (folder / "run.json").is_file():
             self._continue(folder)
@@ -59,14 +61,16 @@ class Keeper:
             if record.about.get(key) != mine:
                 raise ConfigError(f"{folder}: this run was begun with {key} = {record.about.get(key)}, not {mine}")
         self._writer, checkpoint = RunWriter.reopen(folder)
-        if checkpoint is not None:
-            self.round, self.weights = checkpoint.round, dict(checkpoint.weights)
-            self._state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-            away = max(0.0, wall_seconds() - self._state["wall"])
-            self.time_used = self._state["time"] + away
-            for row in RunRecord(folder).rounds:
-                self._summary.add(row)
-                self.abandoned += bool(row.get("abandoned"))
+        self.time_used = max(0.0, wall_seconds() - record.about["started"])
+        if checkpoint is None:
+            return
+        self.round, self.weights = checkpoint.round, dict(checkpoint.weights)
+        self._state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        away = max(0.0, wall_seconds() - self._state["wall"])
+        self.time_used = self._state["time"] + away
+        for row in RunRecord(folder).rounds:
+            self._summary.add(row)
+            self.abandoned += bool(row.get("abandoned"))
 
     def __enter__(self) -> Keeper:
         return self
@@ -75,17 +79,18 @@ class Keeper:
         if self._writer is not None:
             self._writer.close()
 
-    def known(self, layers: int, constants: Constants | None) -> tuple[dict[int, Node], Constants | None]:
-        """The nodes and constants as the run before knew them."""
-        nodes = [Node.from_json(said, layers) for said in self._state.get("nodes", [])]
+    def recall(self, s: Session) -> None:
+        """Tell a session what the one before it knew."""
+        s.nodes = {n["id"]: Node.from_json(n, s.L) for n in self._state.get("nodes", [])}
+        s.between = self._state.get("between", 0.0)
+        self._roster = list(self._state.get("roster", []))
         said = self._state.get("constants")
-        if said is not None and constants is None:
-            constants = Constants(sigma2=said["sigma2"], G2=tuple(said["G2"]))
-        return {node.id: node for node in nodes}, constants
+        if said is not None and s.constants is None:
+            s.constants = Constants(sigma2=said["sigma2"], G2=tuple(said["G2"]))
 
     def begin(self, s: Session, evaluated: MetricRecord | None) -> None:
         """After measuring: the folder appears, and the plan is in it."""
-        if self.folder is None or self._writer is not None:
+        if self.folder is None:
             return
         s.make_plan(0)
         assert s.plan is not None
@@ -104,13 +109,16 @@ class Keeper:
             "notes": list(s.plan.strategy.notes),
             "data": "held by the nodes",
             "clock": "real",
+            "started": wall_seconds() - s.clock.now(),
             "versions": {
                 "adelfl": version("adelfl"),
                 "flwr": version("flwr"),
                 "python": platform.python_version(),
             },
         }
-        self._writer = RunWriter.create(self.folder, about)
+        if self._writer is None:  # otherwise a run was killed before its first round
+            self._writer = RunWriter.create(self.folder, about)
+        self._roster = list(s.plan.nodes)
         accuracy, loss = (_number(evaluated, key) for key in ("accuracy", "loss"))
         self._add({"round": 0, "time": s.clock.now(), "loss": loss, "accuracy": accuracy}, s.clock.now())
         self._checkpoint(s, 0)
@@ -143,7 +151,8 @@ class Keeper:
             "batch": [current.tasks[n].batch if n in current.tasks else 0 for n in ids],
             "depth": depth,
             "contributors": [sum(z >= s.L - l for z in depth) for l in range(s.L)],
-            "devices": [s.plan.nodes.index(n) for n in ids] if s.plan is not None else [],
+            "devices": [self._position(n) for n in ids],
+            "nodes": [str(n) for n in ids],
             "abandoned": not merged,
             "rejected": dict(current.rejected),
             "late": {str(number): count for number, count in s.late.items()},
@@ -152,6 +161,12 @@ class Keeper:
         self.abandoned += not merged
         self._add(row, closed - current.begin)
         self._checkpoint(s, current.number)
+
+    def _position(self, node: int) -> int:
+        """Of a node among those of run.json; one that came later has a place behind them."""
+        if node not in self._roster:
+            self._roster.append(node)
+        return self._roster.index(node)
 
     def _add(self, row: dict[str, Any], seconds: float) -> None:
         assert self._writer is not None
@@ -163,6 +178,8 @@ class Keeper:
         state: dict[str, Any] = {
             "time": s.clock.now(),
             "wall": wall_seconds(),
+            "between": s.between,
+            "roster": self._roster,
             "nodes": [node.to_json() for node in s.nodes.values()],
         }
         if s.constants is not None:

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 
 _REMEMBERED = 8
 _FORGETTING = 0.3  # weight of the newest measurement of a layer's time
+_EASING = 0.8  # of the last trouble that is remembered, for every round without a question
 _MARGIN, _LEAST_MARGIN = 0.1, 0.05  # of the lag, and seconds: what a round trip may take longer than ever before
 
 
@@ -38,6 +39,8 @@ class Node:
         Of the last round trips, seconds.
     rows : int
         How many samples it has; 0 if it does not say.
+    rested : int
+        Rounds since it last answered in which it was not asked.
     pace : ndarray
         Seconds per sample of the forward pass and of each layer, last layer first; NaN where never reached.
     """
@@ -48,6 +51,7 @@ class Node:
     setups: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     tails: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     rows: int = 0
+    rested: int = 0
     pace: Floats = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,19 +102,30 @@ class Node:
         """Take in what a reply says, as far as it can be."""
         if math.isfinite(report.total) and report.total <= round_trip:
             self.lags.append(round_trip - report.total)
-            if report.setup + report.compute <= report.total:
+            tail = report.total - report.setup - report.compute - report.aside
+            if tail >= 0:
                 self.setups.append(report.setup)
-                self.tails.append(report.total - report.setup - report.compute)
-        self.rows = report.rows
+                self.tails.append(tail)
+        self.rows = report.rows or self.rows
+        self.rested = 0
         if report.times and sum(report.times) <= round_trip:
             new = np.array(report.times) / report.samples
             old = self.pace[: new.size]
             self.pace[: new.size] = np.where(np.isfinite(old), (1 - _FORGETTING) * old + _FORGETTING * new, new)
 
+    def overran(self, seconds: float) -> None:
+        """A reply came so much too late, though what is known of the node said it would not: allow for that."""
+        if self.lags and seconds > 0:
+            self.lags[-1] += seconds
+
     def rest(self) -> None:
         """It was not asked in a round: old troubles are forgotten one by one, or it would never be asked again."""
-        if len(self.lags) > 1:
-            self.lags.popleft()
+        self.rested += 1
+        for lately in (self.lags, self.setups, self.tails):
+            if len(lately) > 1:
+                lately.popleft()
+            elif lately:
+                lately[0] *= _EASING
 
     def to_json(self) -> dict[str, object]:
         """What :meth:`from_json` takes."""

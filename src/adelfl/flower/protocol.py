@@ -90,8 +90,9 @@ class Report:
         The task's.
     done : object
         Layers finished over all iterations.
-    setup, compute, total : float
-        Seconds from the message's arrival to the first batch, of computing, and from arrival to reply.
+    setup, compute, aside, total : float
+        Seconds from the message's arrival to the first batch, of computing, of checks that are made once, and from
+        arrival to reply.
     times : tuple of float
         Seconds of the first iteration: forward pass, then each finished layer, last layer first.
     samples : int
@@ -104,6 +105,7 @@ class Report:
     done: object
     setup: float
     compute: float
+    aside: float
     total: float
     times: tuple[float, ...]
     samples: int
@@ -116,6 +118,7 @@ class Report:
             f"{PREFIX}done": self.done,
             f"{PREFIX}setup": float(self.setup),
             f"{PREFIX}compute": float(self.compute),
+            f"{PREFIX}aside": float(self.aside),
             f"{PREFIX}total": float(self.total),
             f"{PREFIX}times": [float(value) for value in self.times],
             f"{PREFIX}samples": self.samples,
@@ -135,7 +138,7 @@ class Report:
             and 1 <= samples <= 2**53
         )
         rows = record.get(f"{PREFIX}rows")
-        said = {key: record.get(f"{PREFIX}{key}") for key in ("setup", "compute", "total")}
+        said = {key: record.get(f"{PREFIX}{key}") for key in ("setup", "compute", "aside", "total")}
         return cls(
             round=record.get(f"{PREFIX}round"),
             done=record.get(f"{PREFIX}done"),

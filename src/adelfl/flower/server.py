@@ -22,16 +22,21 @@ from adelfl.errors import AdelError, ConfigError
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.keeping import Keeper
 from adelfl.flower.protocol import PREFIX, Task
-from adelfl.flower.session import Round, Session, Terms
+from adelfl.flower.session import Session
+from adelfl.flower.terms import Round, Terms
 from adelfl.learning_rate import ConstantRate, LearningRate
 from adelfl.planner import Constants
+from adelfl.seeds import rng_for
 
 log = logging.getLogger("flwr")
 
 METHODS = ("adel", "salf", "drop", "wait")
 Aggregate = Callable[[list[RecordDict], str], MetricRecord]
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
-_TTL = 2 * 3600.0
+_MARGIN = 1.1  # of the longest time that the server took between rounds
+
+_CLOCK_ERROR = 2 * 3600.0
 """A reply carries its sender's wall clock, and Flower refuses it if that is ahead by more than the message's time to
 live. So messages live longer than any clock is wrong, and a node is sent no second one before it has answered."""
 
@@ -163,10 +168,8 @@ class DeadlineStrategy(Strategy):
     def summary(self) -> None:
         """Log what was asked for."""
         t = self._terms
-        log.info("\t├──> method %s, budget %.1f s, batch %d, %d local iterations", t["method"], t["budget"], t["batch"],
-                 t["local_iterations"])  # fmt: skip
-        log.info("\t└──> a round needs %d reports; updates over %g × the median norm are rejected", t["min_reports"],
-                 t["norm_limit"])  # fmt: skip
+        said = "\t└──> method {method}, budget {budget:g} s, batch {batch}, {local_iterations} local iterations"
+        log.info("%s", said.format(**t))
 
     # -- Flower's four questions
 
@@ -179,6 +182,10 @@ class DeadlineStrategy(Strategy):
             return []
         config["server-round"] = server_round
         return [self._message(node, task, arrays, config) for node, task in self._round.tasks.items()]
+
+    def _addressed(self, content: RecordDict, node: int, kind: str, number: int) -> Message:
+        lives = _CLOCK_ERROR + float(self._terms["budget"])
+        return Message(content, dst_node_id=node, message_type=kind, ttl=lives, group_id=str(number))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -198,10 +205,11 @@ class DeadlineStrategy(Strategy):
         if self.fraction_evaluate == 0.0:
             return []
         idle = [n for n in self.session.exchange.nodes() if n not in self.session.exchange.busy]
-        chosen = idle[: max(self.min_evaluate_nodes, round(self.fraction_evaluate * len(idle)))]
+        wanted = max(self.min_evaluate_nodes, round(self.fraction_evaluate * len(idle)))
+        chosen = rng_for(self._terms["seed"], "evaluate", server_round).permutation(idle)[:wanted].tolist()
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        return [Message(content, dst_node_id=n, message_type=MessageType.EVALUATE, ttl=_TTL) for n in chosen]
+        return [self._addressed(content, n, MessageType.EVALUATE, server_round) for n in chosen]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average what they found."""
@@ -217,7 +225,7 @@ class DeadlineStrategy(Strategy):
         timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: Evaluate | None = None,
     ) -> Result:
         """Measure, plan, train until the rounds or the budget are over.
 
@@ -237,7 +245,7 @@ class DeadlineStrategy(Strategy):
         with keeper:
             clock = self._clock or RealClock(keeper.time_used)
             self._session = Session(terms, Exchange(grid, clock), keeper.weights or weights, layers)
-            self._session.nodes, self._session.constants = keeper.known(len(layers), terms.constants)
+            keeper.recall(self._session)
             self.summary()
             return self._go(keeper, train_config or ConfigRecord(), evaluate_config or ConfigRecord(), evaluate_fn)
 
@@ -246,59 +254,73 @@ class DeadlineStrategy(Strategy):
         keeper: Keeper,
         train_config: ConfigRecord,
         evaluate_config: ConfigRecord,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        evaluate_fn: Evaluate | None,
     ) -> Result:
         s, result = self.session, Result(arrays=self._arrays())
         if s.clock.now() >= s.terms.budget:
             log.warning("the budget was over before this process began; the model is that of round %d", keeper.round)
             keeper.finish(s)
             return result
-        s.wait_for_nodes()
-        if keeper.round == 0 and not s.nodes:
-            s.measure(lambda node, task: self._message(node, task, result.arrays, train_config))
-            keeper.begin(s, self._evaluate(0, evaluate_fn, result, s))
-        number = keeper.round
-        while number < s.rounds:
-            number += 1
-            log.info("[ROUND %d/%d] %.1f s of %.1f s", number, s.rounds, s.clock.now(), s.terms.budget)
-            messages = list(self.configure_train(number, result.arrays, train_config, s.exchange.grid))
-            current = self._round
-            if current is None:
-                log.info("the budget is used up after %d rounds", number - 1)
-                break
-            current.asked = s.exchange.send(messages, number)
-            s.collect(current)
-            closed = s.clock.now()
-            accepted = [current.contents[u.node] for u in current.updates if u.depth > 0]
-            arrays, metrics = self.aggregate_train(number, accepted)
-            if arrays is None:
-                log.warning(
-                    "round %d is abandoned: %d of %d nodes delivered", number, len(accepted), len(current.asked)
-                )
-            else:
-                result.arrays = arrays
-            if metrics is not None:
-                result.train_metrics_clientapp[number] = metrics
-            self._evaluate_at_nodes(number, result, evaluate_config)
-            found = self._evaluate(number, evaluate_fn, result, s)
-            keeper.keep(s, current, closed, merged=arrays is not None, metrics=metrics, evaluated=found)
-            s.reserve = max(s.reserve, 1.1 * (s.clock.now() - closed))
+        try:
+            s.wait_for_nodes(2 if keeper.round else s.terms.min_available_nodes)
+            if keeper.round == 0 and not s.nodes:
+                s.measure(lambda node, task: self._message(node, task, result.arrays, train_config))
+                keeper.begin(s, self._evaluate(0, evaluate_fn, result))
+            number = keeper.round
+            while number < s.rounds:
+                number += 1
+                log.info("[ROUND %d/%d] %.1f s of %.1f s", number, s.rounds, s.clock.now(), s.terms.budget)
+                messages = list(self.configure_train(number, result.arrays, train_config, s.exchange.grid))
+                if self._round is None:
+                    log.info("the budget is used up after %d rounds", number - 1)
+                    break
+                self._one_round(self._round, messages, keeper, result, train_config, evaluate_config, evaluate_fn)
+        except AdelError as trouble:
+            if keeper.round == 0 and not result.train_metrics_clientapp:
+                raise
+            log.error("the run ends early, with the model that it has: %s", trouble)
         keeper.finish(s)
         log.info("ended after %.2f s of %.2f s", s.clock.now(), s.terms.budget)
         return result
 
-    def _evaluate(
+    def _one_round(
         self,
-        number: int,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        current: Round,
+        messages: list[Message],
+        keeper: Keeper,
         result: Result,
-        s: Session,
-    ) -> MetricRecord | None:
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
+        evaluate_fn: Evaluate | None,
+    ) -> None:
+        s, number = self.session, current.number
+        current.asked = s.exchange.send(messages, number, current.end)
+        guests = [self._message(node, task, result.arrays, train_config) for node, task in current.guests.items()]
+        s.exchange.send(guests, 0, current.end)
+        s.collect(current)
+        accepted = [current.contents[u.node] for u in current.updates if u.depth > 0]
+        if not accepted and not math.isinf(current.orders.deadline):
+            s.clock.sleep_until(current.end)  # errors may come at once; rounds are not thrown away for that
+        closed = s.clock.now()
+        arrays, metrics = self.aggregate_train(number, accepted)
+        if arrays is None:
+            log.warning("round %d is abandoned: %d of %d nodes delivered", number, len(accepted), len(current.asked))
+        else:
+            result.arrays = arrays
+        if metrics is not None:
+            result.train_metrics_clientapp[number] = metrics
+        self._evaluate_at_nodes(number, result, evaluate_config)
+        found = self._evaluate(number, evaluate_fn, result)
+        keeper.keep(s, current, closed, merged=arrays is not None, metrics=metrics, evaluated=found)
+        s.between = max(s.between, _MARGIN * (s.clock.now() - closed))
+
+    def _evaluate(self, number: int, evaluate_fn: Evaluate | None, result: Result) -> MetricRecord | None:
         if evaluate_fn is None:
             return None
-        began = s.clock.now()
+        clock = self.session.clock
+        began = clock.now()
         found = evaluate_fn(number, result.arrays)
-        s.reserve = max(s.reserve, 1.1 * (s.clock.now() - began))
+        self.session.between = max(self.session.between, _MARGIN * (clock.now() - began))
         if found is not None:
             log.info("\t└──> %s", dict(found))
             result.evaluate_metrics_serverapp[number] = found
@@ -311,16 +333,21 @@ class DeadlineStrategy(Strategy):
             return
         allowed = self.evaluate_seconds or s.terms.budget / s.terms.rounds / 4
         end = min(s.clock.now() + allowed, s.terms.budget)
-        asked = s.exchange.send(messages, -number)
-        replies = [r for r in s.exchange.gather(asked, -number, end) if r.round == -number and r.error is None]
-        metrics = self.aggregate_evaluate(number, [reply.message for reply in replies])
+        asked = s.exchange.send(messages, -number, end)
+        found = []
+        for reply in s.exchange.gather(asked, -number, end):
+            if reply.round != -number:
+                s.too_late(reply)
+            elif reply.error is None and reply.message is not None:
+                found.append(reply.message)
+        metrics = self.aggregate_evaluate(number, found)
         if metrics is not None:
             result.evaluate_metrics_clientapp[number] = metrics
 
     def _message(self, node: int, task: Task, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         said = ConfigRecord({**config, **task.write()})
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: said})
-        return Message(content, dst_node_id=node, message_type=MessageType.TRAIN, ttl=_TTL, group_id=str(task.round))
+        return self._addressed(content, node, MessageType.TRAIN, task.round)
 
     def _arrays(self) -> ArrayRecord:
         return ArrayRecord({name: Array(value) for name, value in self.session.weights.items()})

@@ -10,113 +10,33 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
 
 from adelfl.clock import Clock
 from adelfl.errors import AdelError, InfeasibleBudgetError
 from adelfl.flower.exchange import Exchange, Reply
 from adelfl.flower.nodes import Node, fleet_of
 from adelfl.flower.protocol import Report, Task
-from adelfl.learning_rate import LearningRate
+from adelfl.flower.replies import estimate, files_of, metrics_of
+from adelfl.flower.terms import Plan, Rest, Round, Terms
 from adelfl.planner import Constants
 from adelfl.seeds import rng_for
 from adelfl.strategies import Strategy, find_strategy
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting
+from adelfl.strategies.base import Ints, Progress, Setting
 from adelfl.updates import Array, Gate, Merge, Reason, Shape, Update, UpdateRejected
 
 log = logging.getLogger("flwr")
 
 _IDLE_POLL = 0.25
+_PATIENCE = 3.0  # mean rounds after which a node that does not answer has lost its message
+_RESTED = 3  # rounds that a node is left out before the plan is made again
+_MOST_CORRECTION = 5.0
+"""Most that 1/(1 − p) may come to: real layer times are not exponential, so p is a guess where it is near 1."""
 _WORTH_WHILE = 1.5  # how much longer than a median node's lag a round is at least
 _SAVED = 0.1  # of the time that was planned with: from then on it is worth a new plan
 Weights = dict[str, Array]
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What the user asked for; see :class:`~adelfl.flower.server.DeadlineStrategy`."""
-
-    budget: float
-    rounds: int
-    method: str
-    options: Mapping[str, Any]
-    batch: int
-    learning_rate: LearningRate
-    local_iterations: int
-    constants: Constants | None
-    fraction_train: float
-    min_train_nodes: int
-    min_available_nodes: int
-    min_reports: int
-    norm_limit: float
-    measure_share: float
-    weighted_by_key: str
-    arrayrecord_key: str
-    seed: int
-
-
-@dataclass(frozen=True)
-class _Rest:
-    """A learning rate from a round on."""
-
-    whole: LearningRate
-    rounds: int
-    first: int
-
-    def values(self, rounds: int) -> Floats:
-        return self.whole.values(self.rounds)[self.first : self.first + rounds]
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What the method decided, from a round on."""
-
-    strategy: Strategy
-    nodes: tuple[int, ...]
-    first: int
-
-    def planned(self, t: int) -> float:
-        """Seconds that the method meant rounds t, t+1, … to take; infinite if it does not say."""
-        if self.strategy.schedule is not None:
-            return float(self.strategy.schedule.deadlines[t - self.first :].sum())
-        T = self.strategy.orders(0, np.arange(1)).deadline
-        return T * (self.strategy.setting.rounds - (t - self.first))
-
-
-@dataclass(eq=False)
-class Round:
-    """A round that is going on.
-
-    Attributes
-    ----------
-    number : int
-        From 1.
-    begin, end : float
-        Moments on the run's clock.
-    devices : ndarray of int
-        Positions in the plan of those who were asked, in ascending order.
-    orders : Orders
-        What for.
-    """
-
-    number: int
-    begin: float
-    end: float
-    devices: Ints
-    orders: Orders
-    gate: Gate
-    tasks: dict[int, Task]
-    asked: set[int] = field(default_factory=set)
-    updates: list[Update] = field(default_factory=list)
-    done: dict[int, int] = field(default_factory=dict)
-    contents: dict[int, Message] = field(default_factory=dict)
-    rejected: Counter[str] = field(default_factory=Counter)
-    failed: dict[int, str] = field(default_factory=dict)
 
 
 class Session:
@@ -142,15 +62,14 @@ class Session:
         self.constants = terms.constants
         self.plan: Plan | None = None
         self.rounds = terms.rounds
-        self.reserve = 0.0
+        self.between = 0.0  # seconds that the server needs between two rounds
         self.late: Counter[int] = Counter()
 
     # -- before the first round
 
-    def wait_for_nodes(self) -> None:
+    def wait_for_nodes(self, needed: int) -> None:
         """Until enough are connected; an error if that takes the whole budget."""
-        needed = max(2, self.terms.min_available_nodes)
-        told = -1
+        needed, told = max(2, needed), -1
         while len(found := self.exchange.nodes()) < needed:
             if self.clock.now() >= self.terms.budget:
                 raise AdelError(f"the budget is over: {len(found)} nodes are connected, {needed} are needed")
@@ -175,11 +94,11 @@ class Session:
                 nodes = [n for n in nodes if n in self.nodes and self.nodes[n].measured]
                 if self.clock.now() >= end:
                     break
-                for node in self.nodes.values():
-                    node.lags.clear()  # those of a cold start
             gate = Gate(self.shape, 0, nodes, norm_limit=self.terms.norm_limit)
             tasks = {n: self._task(0, self.terms.batch, math.inf, self.nodes.get(n)) for n in nodes}
-            missing = self.exchange.send([make(n, task) for n, task in tasks.items()], 0)
+            for n in nodes:
+                self.nodes[n] = Node(n, self.L)  # what was learned from a cold start is forgotten
+            missing = self.exchange.send([make(n, task) for n, task in tasks.items()], 0, end)
             # Two nodes are the least to plan with: they are waited for longer, but not for ever.
             while missing and self.clock.now() < (end if self._measured() >= 2 else first + self.terms.budget / 2):
                 for reply in self.exchange.gather(missing, 0, self.clock.now() + _IDLE_POLL):
@@ -205,7 +124,7 @@ class Session:
         If too little of a round would be computing, there are fewer of them; more again when lags turn out shorter.
         """
         nodes = [self.nodes[n] for n in sorted(self.nodes) if self.nodes[n].measured]
-        left = self.terms.budget - self.clock.now() - self.reserve
+        left = self.terms.budget - self.clock.now() - self.between
         if left <= 0:
             raise AdelError("the budget was used up before the first round")
         strategy, asked = None, self.terms.rounds - t
@@ -213,21 +132,31 @@ class Session:
         most = min(asked, max(1, int(left / (_WORTH_WHILE * lag)))) if lag > 0 else asked
         for rounds in range(most, 0, -1):
             try:
-                strategy = self._strategy(nodes, t, rounds, left)
+                strategy = self._strategy(nodes, t, rounds, self._time_for(rounds))
                 break
             except InfeasibleBudgetError:
-                if rounds == 1:
+                if rounds > 1:
+                    continue
+                if self.plan is None:
                     raise
+                return  # better an old plan than none
         assert strategy is not None
+        for node in nodes:
+            node.rested = 0
         self.plan, self.rounds = Plan(strategy, tuple(n.id for n in nodes), t), t + strategy.setting.rounds
         if strategy.setting.rounds < asked:
             log.warning(
                 "%d rounds do not fit into %.1f s, since %.1f s of each are not computing: %d are planned",
                 asked, left, lag, strategy.setting.rounds,
             )  # fmt: skip
+        self.exchange.patience = _PATIENCE * max(1.0, strategy.setting.uniform_deadline)
         log.info("%s: %d rounds, %d nodes, %.1f s left", strategy.label, strategy.setting.rounds, len(nodes), left)
         for note in strategy.notes:
             log.info("%s", note)
+
+    def _time_for(self, rounds: int) -> float:
+        """Seconds of the budget that so many more rounds may take, without what lies between them."""
+        return max(1e-9, self.terms.budget - self.clock.now() - rounds * self.between)
 
     def _strategy(self, nodes: list[Node], t: int, rounds: int, left: float) -> Strategy:
         cohort = max(2, self.terms.min_train_nodes, round(self.terms.fraction_train * len(nodes)))
@@ -237,7 +166,7 @@ class Session:
             rounds=rounds,
             budget=left,
             batch=self.terms.batch,
-            learning_rate=_Rest(self.terms.learning_rate, self.terms.rounds, t),
+            learning_rate=Rest(self.terms.learning_rate, self.terms.rounds, t),
             constants=self.constants or Constants(),
             cohort=cohort if cohort < len(nodes) else None,
             local_iterations=self.terms.local_iterations,
@@ -257,53 +186,71 @@ class Session:
 
     def open_round(self, t: int) -> Round | None:
         """Choose who is asked to do what in round t (from 0); None if there is no time for it any more."""
-        begin = self.clock.now()
-        left = self.terms.budget - self.reserve - begin
-        if left <= 0:
+        if self.clock.now() + self.between >= self.terms.budget:
             return None
-        if self._is_outdated(t, left):
+        if self._is_outdated(t):
             self.make_plan(t)
         assert self.plan is not None
         plan = self.plan
-        devices = self._choose(t, begin + left)
+        devices = self._choose(t)
+        begin = self.clock.now()
+        left = self._time_for(self.rounds - t)
+        if begin + self.between >= self.terms.budget:
+            return None
         orders = plan.strategy.orders(t - plan.first, devices)
         meant = plan.planned(t)
-        T = left if math.isinf(meant) else orders.deadline * left / meant
+        waits = math.isinf(meant)
+        end = self.terms.budget - self.between if waits else begin + orders.deadline * left / meant
         tasks = {}
         for position, batch in zip(devices, orders.batch, strict=True):
             node = self.nodes[plan.nodes[position]]
-            seconds = math.inf if math.isinf(meant) else T - node.lag - node.tail
+            seconds = math.inf if waits else end - begin - node.lag - node.tail
             if batch > 0 and seconds > node.setup:
                 tasks[node.id] = self._task(t + 1, min(int(batch), node.rows or int(batch)), seconds, node)
             else:
                 node.rest()
-        end = begin + left if math.isinf(meant) else min(begin + T, begin + left)
+        ids = [plan.nodes[i] for i in devices]
+        rates = np.array([self._rate(self.nodes[n], tasks.get(n), end - begin) for n in ids])
+        guests = {n: self._task(0, self.terms.batch, math.inf, None) for n in self._strangers()}
         # Not the gate tells what is late, but the exchange, which knows what has arrived by the end.
         gate = Gate(self.shape, t + 1, tasks, norm_limit=self.terms.norm_limit)
-        return Round(t + 1, begin, end, devices, orders, gate, tasks)
+        return Round(t + 1, begin, end, devices, orders, gate, tasks, rates, guests)
 
-    def _is_outdated(self, t: int, left: float) -> bool:
-        """Whether a node is there that the plan does not know, or rounds closed so early that time was saved."""
+    @staticmethod
+    def _rate(node: Node, task: Task | None, T: float) -> float:
+        """λ_u, 0 for a node that is not asked."""
+        return 0.0 if task is None else node.compute * max(0.0, T - node.upload) / task.batch
+
+    def _strangers(self) -> list[int]:
+        """Connected and idle nodes that are not measured: they came late, or failed when it was their turn."""
+        busy = self.exchange.busy
+        return [n for n in self.exchange.nodes() if n not in busy and not (n in self.nodes and self.nodes[n].measured)]
+
+    def _is_outdated(self, t: int) -> bool:
+        """Whether the plan does not know a node, or leaves one out for long, or time was saved since it was made."""
         if self.plan is None:
             return True
-        measured = {n for n, node in self.nodes.items() if node.measured}
-        return bool(measured - set(self.plan.nodes)) or left > (1 + _SAVED) * self.plan.planned(t)
+        measured = {n: node for n, node in self.nodes.items() if node.measured}
+        if measured.keys() - set(self.plan.nodes) or any(node.rested >= _RESTED for node in measured.values()):
+            return True
+        return self._time_for(self.rounds - t) > (1 + _SAVED) * self.plan.planned(t)
 
-    def _choose(self, t: int, until: float) -> Ints:
+    def _choose(self, t: int) -> Ints:
         """Positions in the plan of nodes that are connected and idle: all, or a random cohort.
 
-        Where there are none, some are waited for, but no longer than a mean round.
+        Where there are too few, some are waited for, but no longer than a mean round.
         """
         assert self.plan is not None
         setting = self.plan.strategy.setting
-        patience = min(until, self.clock.now() + setting.budget / setting.rounds)
+        needed = min(len(self.plan.nodes), max(1, self.terms.min_train_nodes))
+        patience = min(self.terms.budget - self.between, self.clock.now() + setting.budget / setting.rounds)
         while True:
             idle = set(self.exchange.nodes()) - self.exchange.busy
             free = np.array([i for i, n in enumerate(self.plan.nodes) if n in idle], dtype=np.int64)
-            if free.size or self.clock.now() >= patience:
+            if free.size >= needed or self.clock.now() >= patience:
                 break
             for reply in self.exchange.gather({-1}, t + 1, min(patience, self.clock.now() + _IDLE_POLL)):
-                self._too_late(reply)
+                self.too_late(reply)
         if setting.cohort is not None and free.size > setting.cohort:
             free = np.sort(rng_for(self.terms.seed, "cohort", t).choice(free, setting.cohort, replace=False))
         return free
@@ -317,15 +264,15 @@ class Session:
         """Take replies in until the round closes: at its end, or when nobody is left to wait for."""
         for reply in self.exchange.gather(current.asked, current.number, current.end):
             if reply.round != current.number:
-                self._too_late(reply)
+                self.too_late(reply)
                 continue
+            current.replied.add(reply.node)
             try:
                 update, done = self._admit(current.gate, reply)
             except UpdateRejected as no:
-                if no.reason is Reason.no_content:
-                    current.failed[reply.node] = no.sentence
                 self._reject(current, reply.node, no)
             else:
+                assert reply.message is not None
                 current.updates.append(update)
                 current.done[update.node] = done
                 current.contents[update.node] = reply.message
@@ -337,96 +284,60 @@ class Session:
         current.rejected[no.reason.value] += 1
         log.warning("round %d, node %d: rejected, %s", current.number, node, no)
 
-    def _too_late(self, reply: Reply) -> None:
-        """Of a round that is over: nothing of it is used but how long it took."""
-        self.late[reply.round] += 1
+    def too_late(self, reply: Reply) -> None:
+        """Of a round that is over, or of none: nothing of it is used but how long it took."""
+        if reply.round < 0:  # an evaluation
+            return
         self._learn(reply)
-        why = "no reply" if reply.error else f"{reply.arrived:.2f} s after it was asked"
+        if reply.round == 0:
+            log.info("node %d is measured", reply.node)
+            return
+        self.late[reply.round] += 1
+        if reply.error is None:
+            self.nodes[reply.node].overran(reply.arrived - reply.due)
+        why = reply.error or f"{reply.arrived:.2f} s after it was asked"
         log.warning("round %d, node %d: rejected, late: %s", reply.round, reply.node, why)
 
     def _learn(self, reply: Reply) -> None:
-        if reply.error is None:
+        if reply.error is None and reply.message is not None:
             node = self.nodes.setdefault(reply.node, Node(reply.node, self.L))
-            node.learn(reply.arrived, Report.read(_metrics(reply.message), self.L))
+            node.learn(reply.arrived, Report.read(metrics_of(reply.message), self.L))
 
     def _admit(self, gate: Gate, reply: Reply) -> tuple[Update, int]:
         """A reply that passed every check, and how many layers it finished over all iterations."""
-        if reply.error is not None:
-            raise UpdateRejected(Reason.no_content, reply.error)
-        self._learn(reply)
-        said = _metrics(reply.message)
+        if reply.error is not None or reply.message is None:
+            raise UpdateRejected(Reason.no_content, reply.error or "")
+        said = metrics_of(reply.message)
         report = Report.read(said, self.L)
-        files = _files(reply.message, self.terms.arrayrecord_key)
+        files = files_of(reply.message, self.terms.arrayrecord_key)
         update = gate.admit(reply.node, report.round, files, said.get(self.terms.weighted_by_key), reply.arrived)
         most = self.L * self.terms.local_iterations
         whole = type(report.done) is int and update.depth <= report.done <= most
         if not whole or update.depth != min(self.L, report.done):  # type: ignore[call-overload]
             raise UpdateRejected(Reason.bad_depth, f"{update.depth} layers, and it says {str(report.done)[:20]}")
+        self._learn(reply)
         return update, report.done  # type: ignore[return-value]
 
     def merge(self, current: Round) -> bool:
         """Move the weights by what was delivered; whether enough was."""
         assert self.plan is not None
-        useful = [update for update in current.updates if update.depth > 0]
-        waiting = math.isinf(current.orders.deadline)
-        silent = current.asked - {u.node for u in current.updates} - set(current.failed)
-        if len(useful) < max(1, self.terms.min_reports) or (waiting and silent):
+        useful = {update.node: update for update in current.updates if update.depth > 0}
+        waits = math.isinf(current.orders.deadline)
+        if len(useful) < max(1, self.terms.min_reports) or (waits and current.asked - current.replied):
             return False
         ids = [self.plan.nodes[i] for i in current.devices]
-        z = np.array([current.done.get(n, 0) if n in {u.node for u in useful} else 0 for n in ids])
-        rate = self._rates(current, ids)
-        progress = Progress(z, self.L, self.terms.local_iterations, rate)
+        z = np.array([current.done[n] if n in useful else 0 for n in ids])
+        progress = Progress(z, self.L, self.terms.local_iterations, current.rates)
         A = self.plan.strategy.weights(current.number - 1 - self.plan.first, progress)
+        A = A / np.maximum(1.0, A.sum(axis=0) / _MOST_CORRECTION)
         merge = Merge[Array](self.shape.layers)
-        by_node = {update.node: update for update in useful}
-        for node, weights in zip(ids, A, strict=True):
-            if node in by_node:
-                merge.add(by_node[node].changes, weights)
-        self.weights = self.weights | {name: self.weights[name] + change for name, change in merge.total.items()}
+        with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
+            for node, weights in zip(ids, A, strict=True):
+                if node in useful:
+                    merge.add(useful[node].changes, weights)
+            moved = {name: np.asarray(self.weights[name] + change) for name, change in merge.total.items()}
+        if not all(np.isfinite(value).all() for value in moved.values()):
+            log.warning("round %d: the merged model would not be finite", current.number)
+            return False
+        self.weights = self.weights | moved
         return True
-
-    def _rates(self, current: Round, ids: list[int]) -> Floats:
-        """λ_u with what is known of the nodes, 0 for one that was not asked."""
-        T = current.end - current.begin
-        found = np.zeros(len(ids))
-        for i, n in enumerate(ids):
-            if n in current.tasks:
-                node = self.nodes[n]
-                found[i] = node.compute * max(0.0, T - node.upload) / current.tasks[n].batch
-        return found
-
-
-def _metrics(message: Message) -> dict[str, Any]:
-    """The first metrics record of a reply, whatever its name; of equal names the last counts."""
-    for record in message.content.metric_records.values():
-        return dict(record)
-    return {}
-
-
-def _files(message: Message, key: str) -> dict[str, bytes]:
-    record = message.content.array_records.get(key)
-    if record is None:
-        others = list(message.content.array_records.values())
-        record = others[0] if len(others) == 1 else ArrayRecord()
-    found = {}
-    for name, array in record.items():
-        if array.stype != "numpy.ndarray":
-            raise UpdateRejected(Reason.unreadable, f"{name!r} is of serialisation {array.stype!r}")
-        found[name] = array.data
-    return found
-
-
-def estimate(found: Mapping[int, list[dict[str, Array]]], shape: Shape, batch: int, rate: float) -> Constants | None:
-    """σ² and G² per layer from two updates of each node at the same weights; None if nobody sent two.
-
-    With another optimizer than SGD an update is no gradient, but only the ratio of the two numbers moves a plan.
-    """
-    differences, sizes = [], []
-    whole = {name for layer in shape.layers for name in layer}
-    for updates in found.values():
-        if len(updates) < 2 or any(set(u) != whole for u in updates[:2]):
-            continue
-        one, other = ({n: v.astype(np.float64) / rate for n, v in u.items()} for u in updates[:2])
-        differences.append(sum(float(np.square(one[n] - other[n]).sum()) for n in whole))
-        sizes.append([sum(float(np.square(one[n] + other[n]).sum()) / 4.0 for n in layer) for layer in shape.layers])
-    return Constants.from_pairs(differences, sizes, batch) if differences else None

@@ -1,0 +1,49 @@
+"""What is in a reply, before anybody has checked it; and what two honest ones tell of the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+
+from adelfl.planner import Constants
+from adelfl.updates import Array, Reason, Shape, UpdateRejected
+
+
+def metrics_of(message: Message) -> dict[str, Any]:
+    """The first metrics record of a reply, whatever its name; of equal names the last counts."""
+    for record in message.content.metric_records.values():
+        return dict(record)
+    return {}
+
+
+def files_of(message: Message, key: str) -> dict[str, bytes]:
+    """The arrays of a reply as files, unread; of one that has a single record, whatever its name."""
+    record = message.content.array_records.get(key)
+    if record is None:
+        others = list(message.content.array_records.values())
+        record = others[0] if len(others) == 1 else ArrayRecord()
+    found = {}
+    for name, array in record.items():
+        if array.stype != "numpy.ndarray":
+            raise UpdateRejected(Reason.unreadable, f"{name!r} is of serialisation {array.stype!r}")
+        found[name] = array.data
+    return found
+
+
+def estimate(found: Mapping[int, list[dict[str, Array]]], shape: Shape, batch: int, rate: float) -> Constants | None:
+    """σ² and G² per layer from two updates of each node at the same weights; None if nobody sent two.
+
+    With another optimizer than SGD an update is no gradient, but only the ratio of the two numbers moves a plan.
+    """
+    differences, sizes = [], []
+    whole = {name for layer in shape.layers for name in layer}
+    for updates in found.values():
+        if len(updates) < 2 or any(set(u) != whole for u in updates[:2]):
+            continue
+        one, other = ({n: v.astype(np.float64) / rate for n, v in u.items()} for u in updates[:2])
+        differences.append(sum(float(np.square(one[n] - other[n]).sum()) for n in whole))
+        sizes.append([sum(float(np.square(one[n] + other[n]).sum()) / 4.0 for n in layer) for layer in shape.layers])
+    return Constants.from_pairs(differences, sizes, batch) if differences else None

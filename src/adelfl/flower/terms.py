@@ -1,0 +1,107 @@
+"""What a run on Flower is about: what was asked for, what was planned, and a round that is going on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+
+from adelfl.flower.protocol import Task
+from adelfl.learning_rate import LearningRate
+from adelfl.planner import Constants
+from adelfl.strategies import Strategy
+from adelfl.strategies.base import Floats, Ints, Orders
+from adelfl.updates import Gate, Update
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the user asked for; see :class:`~adelfl.flower.server.DeadlineStrategy`."""
+
+    budget: float
+    rounds: int
+    method: str
+    options: Mapping[str, Any]
+    batch: int
+    learning_rate: LearningRate
+    local_iterations: int
+    constants: Constants | None
+    fraction_train: float
+    min_train_nodes: int
+    min_available_nodes: int
+    min_reports: int
+    norm_limit: float
+    measure_share: float
+    weighted_by_key: str
+    arrayrecord_key: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A learning rate from a round on."""
+
+    whole: LearningRate
+    rounds: int
+    first: int
+
+    def values(self, rounds: int) -> Floats:
+        """η_t of the rounds that are left."""
+        return self.whole.values(self.rounds)[self.first : self.first + rounds]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What the method decided, from a round on."""
+
+    strategy: Strategy
+    nodes: tuple[int, ...]
+    first: int
+
+    def planned(self, t: int) -> float:
+        """Seconds that the method meant rounds t, t+1, … to take; infinite if it does not say."""
+        if self.strategy.schedule is not None:
+            return float(self.strategy.schedule.deadlines[t - self.first :].sum())
+        T = self.strategy.orders(0, np.arange(1)).deadline
+        return T * (self.strategy.setting.rounds - (t - self.first))
+
+
+@dataclass(eq=False)
+class Round:
+    """A round that is going on.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    begin, end : float
+        Moments on the run's clock.
+    devices : ndarray of int
+        Positions in the plan of those who were asked, in ascending order.
+    orders : Orders
+        What for.
+    tasks, guests : dict of int to Task
+        By node: what counts in this round, and what is only to measure a node that nothing is known of.
+    rates : ndarray
+        λ_u as it was expected when the round began; what its replies say of times comes too late for it.
+    """
+
+    number: int
+    begin: float
+    end: float
+    devices: Ints
+    orders: Orders
+    gate: Gate
+    tasks: dict[int, Task]
+    rates: Floats
+    guests: dict[int, Task]
+    asked: set[int] = field(default_factory=set)
+    replied: set[int] = field(default_factory=set)
+    updates: list[Update] = field(default_factory=list)
+    done: dict[int, int] = field(default_factory=dict)
+    contents: dict[int, Message] = field(default_factory=dict)
+    rejected: Counter[str] = field(default_factory=Counter)
