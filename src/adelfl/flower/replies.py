@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
+from adelfl.flower.protocol import PREFIX
 from adelfl.planner import Constants
 from adelfl.updates import Array, Reason, Shape, UpdateRejected
+
+log = logging.getLogger("flwr")
+
+Aggregate = Callable[[list[RecordDict], str], MetricRecord]
+
+
+def average_metrics(replies: Iterable[Message], aggregate: Aggregate, weighted_by: str) -> MetricRecord | None:
+    """The users' own metrics over nodes; None where there are none, or they do not fit together."""
+    contents = []
+    for reply in replies:
+        own = {
+            name: MetricRecord({key: value for key, value in record.items() if not key.startswith(PREFIX)})
+            for name, record in reply.content.metric_records.items()
+        }
+        contents.append(RecordDict(dict(own)))
+    if not contents:
+        return None
+    try:
+        return aggregate(contents, weighted_by)
+    except Exception as trouble:  # numbers for the log must not end a run
+        log.warning("metrics could not be averaged: %s", trouble)
+        return None
 
 
 def metrics_of(message: Message) -> dict[str, Any]:

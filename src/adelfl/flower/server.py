@@ -21,7 +21,8 @@ from adelfl.clock import Clock, RealClock
 from adelfl.errors import AdelError, ConfigError
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.keeping import Keeper
-from adelfl.flower.protocol import PREFIX, Task
+from adelfl.flower.protocol import Task
+from adelfl.flower.replies import Aggregate, average_metrics
 from adelfl.flower.session import Session
 from adelfl.flower.terms import Round, Terms
 from adelfl.learning_rate import ConstantRate, LearningRate
@@ -31,7 +32,6 @@ from adelfl.seeds import rng_for
 log = logging.getLogger("flwr")
 
 METHODS = ("adel", "salf", "drop", "wait")
-Aggregate = Callable[[list[RecordDict], str], MetricRecord]
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 _MARGIN = 1.1  # of the longest time that the server took between rounds
@@ -195,7 +195,7 @@ class DeadlineStrategy(Strategy):
         if current is None:
             return None, None
         merged = self.session.merge(current)
-        metrics = self._averaged(replies, self.train_metrics_aggr_fn)
+        metrics = average_metrics(replies, self.train_metrics_aggr_fn, self.weighted_by_key)
         return (self._arrays() if merged else None), metrics
 
     def configure_evaluate(
@@ -213,7 +213,7 @@ class DeadlineStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average what they found."""
-        return self._averaged(replies, self.evaluate_metrics_aggr_fn)
+        return average_metrics(replies, self.evaluate_metrics_aggr_fn, self.weighted_by_key)
 
     # -- the run
 
@@ -351,23 +351,6 @@ class DeadlineStrategy(Strategy):
 
     def _arrays(self) -> ArrayRecord:
         return ArrayRecord({name: Array(value) for name, value in self.session.weights.items()})
-
-    def _averaged(self, replies: Iterable[Message], aggregate: Aggregate) -> MetricRecord | None:
-        """The users' own metrics over nodes; None where they do not fit together."""
-        contents = []
-        for reply in replies:
-            own = {
-                name: MetricRecord({key: value for key, value in record.items() if not key.startswith(PREFIX)})
-                for name, record in reply.content.metric_records.items()
-            }
-            contents.append(RecordDict(dict(own)))
-        if not contents:
-            return None
-        try:
-            return aggregate(contents, self.weighted_by_key)
-        except Exception as trouble:  # numbers for the log must not end a run
-            log.warning("metrics could not be averaged: %s", trouble)
-            return None
 
 
 def group_by_module(names: Sequence[str]) -> list[list[str]]:
