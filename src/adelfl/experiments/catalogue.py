@@ -115,7 +115,7 @@ def _cifar_tuning(scale: str) -> tuple[str, ...]:
 def _shares(rounds: int, *shares: float, rate: tuple[str, ...] | None = None) -> tuple[Cell, ...]:
     """Shares of the budget at which the mean depth is 85 %, with a learning rate that trains, or another."""
     chosen = _slow_rate(rounds) if rate is None else rate
-    words = {1.0: "85 % depth", 0.5: "half of that time"}
+    words = {1.0: "85 % depth", 0.5: "half of that time", 0.25: "a quarter of that time"}
     return tuple(
         Cell(
             f"share{share:.0%}".replace("%", ""),
@@ -129,9 +129,10 @@ def _shares(rounds: int, *shares: float, rate: tuple[str, ...] | None = None) ->
 
 def _deep(name: str, scale: str) -> Study:
     changes, rounds = _cifar(name, scale, "dirichlet")
-    slow, half = _shares(rounds, 1.0, 0.5)
-    slow = replace(slow, key="share100-slow", title=f"85 % depth, η₀/(1+t/{rounds // 5})", paper=False)
-    half = replace(half, key="share50-slow", title=f"half of that time, η₀/(1+t/{rounds // 5})")
+    slow, *less = (
+        replace(cell, key=f"{cell.key}-slow", title=f"{cell.title}, η₀/(1+t/{rounds // 5})", paper=False)
+        for cell in _shares(rounds, 1.0, 0.5, *([0.25] if name == "vgg11" else []))
+    )
     (paper,) = _shares(rounds, 1.0, rate=_PAPER_RATE)
     paper = replace(paper, key="share100-paper", title="85 % depth, η₀/(1+t)")
     points = 13.0 if name == "vgg11" else None
@@ -141,7 +142,7 @@ def _deep(name: str, scale: str) -> Study:
         title=f"CIFAR-10, {name.upper()}, Dirichlet 0.5",
         source="Fig. 3 (a), (b)" if name == "vgg11" else "Fig. 3 (c), (d)",
         changes=changes,
-        cells=(paper, slow, half),
+        cells=(paper, slow, *less),
         strategies=EVERYBODY if name == "vgg11" else _on_cifar(scale),
         claims=(
             Claim(said, "adel", "salf", points),
@@ -214,29 +215,7 @@ def _table_2(scale: str) -> Study:
     )
 
 
-# -- ours: with more training, why, and when
-
-
-def _long(scale: str) -> Study:
-    """Ten times the rounds of :func:`_deep`, at the tighter budget, to see whether gaps open as training goes on."""
-    deep = _deep("vgg11", scale)
-    rounds = 1500 if scale == "cpu" else 5000
-    (half,) = _shares(rounds, 0.5)
-    half = replace(half, key="share50", title=f"half of the 85 % budget, {rounds} rounds, η₀/(1+t/{rounds // 5})")
-    return replace(
-        deep,
-        name="cifar-long",
-        title="CIFAR-10, VGG11, Dirichlet 0.5, longer training",
-        source="ours",
-        changes=(*deep.changes, f"training.rounds={rounds}", "training.evaluations=30"),
-        cells=(half,),
-        strategies=("adel", "salf", "drop", "oracle"),
-        claims=_above(("salf", "drop"), "ADEL-FL consistently outperforms SALF and Drop-Stragglers"),
-        tuning_seeds=1,
-        finalists=None,
-        falling=False,
-    )
-
+# -- ours: why, and when
 
 _PARTS = {
     "adel": "the whole plan",
@@ -295,11 +274,10 @@ NAMES = (
     "cifar-vgg13",
     *_ROBUST,
     "table-2",
-    "cifar-long",
     "ablation",
     "map",
 )
-"""What :func:`find_study` knows, in the paper's order; the last three are ours."""
+"""What :func:`find_study` knows, in the paper's order; the last two are ours."""
 
 
 def find_study(name: str, scale: str = "cpu") -> Study:
@@ -313,8 +291,6 @@ def find_study(name: str, scale: str = "cpu") -> Study:
         return _robust(name, scale)
     if name == "table-2":
         return _table_2(scale)
-    if name == "cifar-long":
-        return _long(scale)
     near = difflib.get_close_matches(name, NAMES, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(NAMES)}, all"
     raise ConfigError(f"study {name!r} is not known; {hint}")
