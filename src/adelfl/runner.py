@@ -100,6 +100,8 @@ def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None)
     record = RunRecord.open(folder)
     if record.result is not None:
         return record.result
+    if record.about.get("clock") == "real":
+        raise ConfigError(f"{folder}: this run was made on Flower; it goes on when its ServerApp is started again")
     said = _config_of(record.about, folder)
     experiment = build_experiment(said)
     now = json.loads(json.dumps(describe(said, experiment)))

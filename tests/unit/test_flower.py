@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 import re
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from datetime import timedelta
 from flower_world import Being, Failing, Net, Silent, Spoiling, World, arrays, model, weights_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
+from rich.console import Console
 from torch import nn
 
 from adelfl.clock import VirtualClock
@@ -33,6 +35,8 @@ from adelfl.learning.loop import Loop
 from adelfl.learning.work import RoundWork, Samples
 from adelfl.learning_rate import ConstantRate
 from adelfl.record import RunRecord
+from adelfl.report.terminal import print_run
+from adelfl.runner import resume
 from adelfl.strategies.base import Progress
 from adelfl.updates import Update
 
@@ -664,6 +668,24 @@ def test_a_record_names_nodes_depths_and_rejections(tmp_path):
         assert row["rejected"] == {"not finite": 1}
         assert row["contributors"][-1] >= row["contributors"][0]
     assert record.result["time"] <= 60.0
+    said = StringIO()
+    print_run(record, Console(file=said, width=200))
+    assert "not evaluated, budget 60 real seconds" in said.getvalue()
+
+
+def test_a_run_on_flower_is_not_resumed_by_the_simulator(tmp_path):
+    class Killed(Exception):
+        pass
+
+    def die(number, _):
+        if number == 2:
+            raise Killed
+
+    world = World(beings())
+    with pytest.raises(Killed):
+        strategy(world, record=tmp_path / "run").start(world, arrays(), num_rounds=4, evaluate_fn=die)
+    with pytest.raises(ConfigError, match="goes on when its ServerApp is started again"):
+        resume(tmp_path / "run")
 
 
 # -- the client alone

@@ -107,6 +107,9 @@ class Session:
                         update, _ = self._admit(gate, reply)
                         found.setdefault(reply.node, []).append(update.changes)
                     except UpdateRejected as no:
+                        if no.reason is Reason.unselected:  # it answers the first turn when the second is on
+                            self._learn(reply)
+                            continue
                         troubles.append(f"node {reply.node}: {no}")
                         log.warning("round 0: %s", troubles[-1])
         if self._measured() == 0:
