@@ -22,7 +22,7 @@ from adelfl.record import RunRecord
 
 pytestmark = pytest.mark.slow
 
-BUDGET, ROUNDS = 150.0, 10
+BUDGET, ROUNDS = 110.0, 8
 COMPUTING, UPLOADING, IDLE = "Start `flwr-clientapp` process", "Sending: train message", "Sent successfully"
 
 
