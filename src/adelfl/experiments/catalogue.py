@@ -115,7 +115,7 @@ def _cifar_tuning(scale: str) -> tuple[str, ...]:
 def _shares(rounds: int, *shares: float, rate: tuple[str, ...] | None = None) -> tuple[Cell, ...]:
     """Shares of the budget at which the mean depth is 85 %, with a learning rate that trains, or another."""
     chosen = _slow_rate(rounds) if rate is None else rate
-    words = {1.0: "85 % depth", 0.5: "half of that time", 0.25: "a quarter of that time"}
+    words = {1.0: "85 % depth", 0.5: "half of that time"}
     return tuple(
         Cell(
             f"share{share:.0%}".replace("%", ""),
@@ -131,7 +131,7 @@ def _deep(name: str, scale: str) -> Study:
     changes, rounds = _cifar(name, scale, "dirichlet")
     slow, *less = (
         replace(cell, key=f"{cell.key}-slow", title=f"{cell.title}, η₀/(1+t/{rounds // 5})", paper=False)
-        for cell in _shares(rounds, 1.0, 0.5, *([0.25] if name == "vgg11" else []))
+        for cell in _shares(rounds, 1.0, 0.5)
     )
     (paper,) = _shares(rounds, 1.0, rate=_PAPER_RATE)
     paper = replace(paper, key="share100-paper", title="85 % depth, η₀/(1+t)")
