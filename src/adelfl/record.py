@@ -34,6 +34,7 @@ from adelfl.errors import AdelError, ConfigError
 Weights = dict[str, NDArray[Any]]
 
 _LINES_AT_ONCE, _SECONDS_AT_ONCE = 32, 0.5
+_STOPPED = 100.0  # times a usual round: no round takes that long
 _one_line = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps with separators builds an encoder every time
 
 
@@ -281,6 +282,15 @@ class RunRecord:
     def wall_seconds(self) -> float:
         """Wall-clock time that the rounds took."""
         return float(sum(row["seconds"] for row in self._rows("wall.jsonl")))
+
+    @property
+    def computing_seconds(self) -> float:
+        """As :attr:`wall_seconds`, but for rounds in which the process was stopped: they count like the others."""
+        seconds = np.array([row["seconds"] for row in self._rows("wall.jsonl")])
+        if seconds.size == 0:
+            return 0.0
+        usual = float(np.median(seconds[seconds > 0])) if (seconds > 0).any() else 0.0
+        return float(np.where(seconds > _STOPPED * usual, usual, seconds).sum())
 
     def weights(self) -> Weights:
         """The final weights."""

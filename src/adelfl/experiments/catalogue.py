@@ -73,6 +73,7 @@ _MNIST_MLP = Study(
 _MNIST_CNN = replace(
     _MNIST_MLP,
     headline=(),
+    finalists=2,
     name="mnist-cnn",
     title="MNIST, CNN",
     source="Fig. 2 (c)",

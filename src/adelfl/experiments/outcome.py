@@ -186,7 +186,7 @@ class Outcome:
     def core_minutes(self) -> float:
         """How long the rounds of its runs took on this machine, those of the trials included."""
         roots = {folder.parents[2] for folder in self.folders.values()}
-        return sum(record.wall_seconds for root in roots for record in find_runs(root)) / 60.0
+        return sum(record.computing_seconds for root in roots for record in find_runs(root)) / 60.0
 
     def contenders(self) -> list[tuple[str, list[Contender]]]:
         """Each cell's title and its strategies, for a picture."""
