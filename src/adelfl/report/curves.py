@@ -62,7 +62,8 @@ def draw_study(cells: list[tuple[str, list[Contender]]], title: str, *, deadline
             ax.set_axis_off()
         lines = dict(zip((c.label for c in cells[0][1]), axes[0].get_lines(), strict=True))
         fig.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=min(4, len(lines)))
-        fig.suptitle(f"{title}   {_about_seeds(cells[0][1])}", fontsize=10.5, x=0.01, ha="left")
+        between = "   " if columns > 2 else "\n"
+        fig.suptitle(f"{title}{between}{_about_seeds(cells[0][1])}", fontsize=10.5, x=0.01, ha="left")
     return fig
 
 
