@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from adelfl.errors import ConfigError
 from adelfl.flower.protocol import Task
 from adelfl.learning_rate import LearningRate
 from adelfl.planner import Constants
 from adelfl.strategies import Strategy
 from adelfl.strategies.base import Floats, Ints, Orders
 from adelfl.updates import Gate, Update
+
+METHODS = ("adel", "salf", "drop", "wait")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,23 @@ class Terms:
     weighted_by_key: str
     arrayrecord_key: str
     seed: int
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS and ":" not in self.method:
+            known = ", ".join(METHODS)
+            raise ConfigError(f"method must be one of {known}, or package.module:Class, not {self.method!r}")
+        for key, right, allowed in (
+            ("rounds", self.rounds >= 1, "at least 1"),
+            ("budget", math.isfinite(self.budget) and self.budget > 0, "a positive number of seconds"),
+            ("batch", self.batch >= 1, "at least 1"),
+            ("local_iterations", self.local_iterations >= 1, "at least 1"),
+            ("min_reports", self.min_reports >= 1, "at least 1"),
+            ("norm_limit", self.norm_limit > 1, "above 1"),
+            ("measure_share", 0 < self.measure_share < 1, "between 0 and 1"),
+            ("fraction_train", 0 < self.fraction_train <= 1, "above 0 and at most 1"),
+        ):
+            if not right:
+                raise ConfigError(f"{key} must be {allowed}, not {getattr(self, key)!r}")
 
 
 @dataclass(frozen=True)
