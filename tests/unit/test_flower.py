@@ -58,6 +58,20 @@ def run(nodes, rounds=8, **more):
     return world, result
 
 
+class Killed(Exception):
+    """What a server dies of."""
+
+
+def dies_in(round):
+    """An evaluate_fn that kills the server after a round was merged and before it was kept."""
+
+    def evaluate(number, _):
+        if number == round:
+            raise Killed
+
+    return evaluate
+
+
 def differ(one, other):
     return [n for n in one if not np.array_equal(one[n], other[n])]
 
@@ -393,15 +407,8 @@ def test_a_run_that_can_go_on_no_more_gives_the_model_that_it_has(tmp_path):
     folder = tmp_path / "run"
     world = World(beings())
 
-    class Killed(Exception):
-        pass
-
-    def die(number, _):
-        if number == 4:
-            raise Killed
-
     with pytest.raises(Killed):
-        strategy(world, record=folder).start(world, arrays(), num_rounds=8, evaluate_fn=die)
+        strategy(world, record=folder).start(world, arrays(), num_rounds=8, evaluate_fn=dies_in(4))
     world.nodes = {n: Silent() for n in world.nodes}
     world.gone = {1, 2, 3}  # one node is left: not enough to plan with
     result = strategy(world, record=folder).start(world, arrays(), num_rounds=8)
@@ -602,9 +609,6 @@ def test_one_odd_round_trip_does_not_upset_a_node():
 
 
 def test_a_server_that_was_killed_goes_on_from_the_last_finished_round(tmp_path, monkeypatch):
-    class Killed(Exception):
-        pass
-
     class Deadly(World):
         def push_messages(self, messages):
             messages = list(messages)
@@ -641,15 +645,8 @@ def test_time_without_a_server_is_the_budgets_too(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     world = World(beings())
 
-    class Killed(Exception):
-        pass
-
-    def die(number, _):
-        if number == 3:
-            raise Killed
-
     with pytest.raises(Killed):
-        strategy(world, record=folder).start(world, arrays(), num_rounds=12, evaluate_fn=die)
+        strategy(world, record=folder).start(world, arrays(), num_rounds=12, evaluate_fn=dies_in(3))
     true_now = keeping.wall_seconds
     monkeypatch.setattr(keeping, "wall_seconds", lambda: true_now() + 1000.0)
     result = DeadlineStrategy(budget=60, learning_rate=0.5, record=folder).start(world, arrays(), num_rounds=12)
@@ -674,16 +671,9 @@ def test_a_record_names_nodes_depths_and_rejections(tmp_path):
 
 
 def test_a_run_on_flower_is_not_resumed_by_the_simulator(tmp_path):
-    class Killed(Exception):
-        pass
-
-    def die(number, _):
-        if number == 2:
-            raise Killed
-
     world = World(beings())
     with pytest.raises(Killed):
-        strategy(world, record=tmp_path / "run").start(world, arrays(), num_rounds=4, evaluate_fn=die)
+        strategy(world, record=tmp_path / "run").start(world, arrays(), num_rounds=4, evaluate_fn=dies_in(2))
     with pytest.raises(ConfigError, match="goes on when its ServerApp is started again"):
         resume(tmp_path / "run")
 
