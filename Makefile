@@ -39,6 +39,7 @@ test-slow: $(READY) ## the tests that take minutes
 bench: $(READY) ## side-by-side measurements
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/planner.py
+	$(BIN)/python bench/replan.py
 	$(BIN)/python bench/truncated.py
 	$(BIN)/python bench/parts.py
 	$(BIN)/python bench/simulators.py

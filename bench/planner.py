@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from functools import partial
 
 import numpy as np
 
-from adelfl import ConstantRate, Constants, Fleet, InverseDecay, Problem, plan
+import adelfl
+from adelfl import ConstantRate, Constants, Fleet, InverseDecay, Problem
 from adelfl.clock import monotonic
 from adelfl.planner import exact, trust_region
 from adelfl.planner.admit import needed_deadlines
@@ -23,6 +25,7 @@ from adelfl.planner.grouping import exact_cost, merge_equal
 from adelfl.theory import bound
 
 SEED = 1
+plan = partial(adelfl.plan, objective="paper")
 
 
 def side_by_side(quick: bool) -> bool:

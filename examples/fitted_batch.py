@@ -6,7 +6,8 @@ adelfl compare --strategies adel,salf,examples.fitted_batch:FittedBatch
 import numpy as np
 
 from adelfl.strategies import Orders, Progress, Strategy
-from adelfl.strategies.base import Floats, Ints, layerwise
+from adelfl.strategies.base import Floats, Ints
+from adelfl.strategies.merge import layerwise
 
 
 class FittedBatch(Strategy):

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing.managers import SyncManager
 from pathlib import Path
@@ -74,7 +74,7 @@ def describe(said: RunFile, experiment: Experiment) -> dict[str, Any]:
         "rounds": strategy.setting.rounds,
         "layers": [layer.name for layer in experiment.layers],
         "devices": strategy.setting.devices,
-        "constants": asdict(strategy.setting.constants),
+        "constants": strategy.setting.constants.to_dict(),
         "schedule": strategy.schedule.to_dict() if strategy.schedule else None,
         "notes": list(strategy.notes),
         "versions": {"python": platform.python_version()}

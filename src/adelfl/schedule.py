@@ -31,8 +31,8 @@ class Schedule:
         L.
     deadlines : ndarray, shape (R,)
         T_t, seconds per round.
-    m : float or None
-        Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋).
+    m : float, ndarray of shape (R,), or None
+        Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋): one for all rounds, or one per round.
     batch : int or None
         Fixed batch size; exactly one of m and batch is given.
     sits_out : ndarray of bool, shape (groups,)
@@ -46,7 +46,7 @@ class Schedule:
     fleet: Fleet
     layers: int
     deadlines: Floats
-    m: float | None = None
+    m: float | Floats | None = None
     batch: int | None = None
     sits_out: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     cohort: int | None = None
@@ -57,6 +57,8 @@ class Schedule:
             raise ConfigError("a schedule needs either a batch scale m or one fixed batch size, not both")
         if self.cohort is not None and self.cohort >= self.fleet.size:
             object.__setattr__(self, "cohort", None)
+        if isinstance(self.m, np.ndarray) and self.m.shape != self.deadlines.shape:
+            raise ConfigError(f"a schedule of {self.rounds} rounds needs one m, or {self.rounds}, not {self.m.size}")
         if self.sits_out.size == 0:
             object.__setattr__(self, "sits_out", np.zeros(self.fleet.groups, dtype=bool))
 
@@ -104,7 +106,8 @@ class Schedule:
         if self.m is None:
             sizes = np.full((*T.shape[:-1], P.size), float(self.batch or 0))
         else:
-            sizes = np.maximum(1.0, np.floor(self.m * P * (T - B) / T))
+            m = np.broadcast_to(self.m, self.deadlines.shape)[t]
+            sizes = np.maximum(1.0, np.floor(np.asarray(m)[..., None] * P * (T - B) / T))
         return np.where((B < T) & ~out, sizes, 0.0).astype(np.int64)
 
     def rates(self, t: int | slice = slice(None)) -> Floats:
@@ -186,7 +189,7 @@ class Schedule:
         return {
             "layers": self.layers,
             "deadlines": self.deadlines.tolist(),
-            "m": self.m,
+            "m": self.m.tolist() if isinstance(self.m, np.ndarray) else self.m,
             "batch": self.batch,
             "cohort": self.cohort,
             "local_iterations": self.local_iterations,
@@ -206,7 +209,7 @@ class Schedule:
             fleet=Fleet.of(**values["fleet"]),
             layers=values["layers"],
             deadlines=np.asarray(values["deadlines"], dtype=np.float64),
-            m=values["m"],
+            m=np.asarray(values["m"], dtype=np.float64) if isinstance(values["m"], list) else values["m"],
             batch=values["batch"],
             sits_out=np.asarray(values["sits_out"], dtype=bool),
             cohort=values["cohort"],

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from hypothesis import strategies as st
 
+import adelfl
 from adelfl import ConstantRate, Constants, Fleet, InverseDecay, Problem
 from adelfl.planner.admit import needed_deadlines
+
+plan = partial(adelfl.plan, objective="paper")
+"""Of Theorem 1's bound."""
 
 PAPER = Problem(Fleet.of(16.0, 0.1, 30), layers=3, rounds=100, budget=300.0)
 MIXED = Problem(

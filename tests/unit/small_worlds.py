@@ -7,7 +7,7 @@ import math
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
@@ -26,19 +26,22 @@ from adelfl.learning.work import RoundWork, Samples
 from adelfl.learning_rate import ConstantRate
 from adelfl.seeds import rng_for
 from adelfl.simulation import Experiment, simulate
+from adelfl.simulation.draws import draw_round
+from adelfl.simulation.world import World
 from adelfl.strategies import Setting, find_strategy
 from adelfl.theory.participation import deadline_for_depth
 
 EVERY_STRATEGY = {
     "oracle": ("oracle", {}),
     "adel": ("adel", {}),
+    "adel-paper": ("adel-paper", {}),
     "salf": ("salf", {}),
     "salf over all": ("salf", {"average_over": "all"}),
     "heterofl": ("heterofl", {}),
     "drop": ("drop", {}),
     "wait": ("wait", {}),
 }
-"""All six, salf with both of its averages: words → name and options."""
+"""All of them, salf with both of its averages: words → name and options."""
 
 EVERY_MODEL = {
     "mlp": ("mlp", (1, 4, 4), {"hidden": (9, 7)}),
@@ -97,6 +100,14 @@ def setting_of(
         cohort=cohort,
         local_iterations=local_iterations,
     )
+
+
+def draw_progress(setting, latency, seed, t, devices, orders, dropout=0.0):
+    """How far devices come in a round of a world that is as the setting says, and how long the round takes."""
+    world = World(setting.fleet, seed, setting.budget, latency, dropout=dropout)
+    strategy = find_strategy("salf")(replace(setting, latency=latency))
+    found = draw_round(strategy, world, t, 0.0, devices, orders)
+    return found.progress, found.length
 
 
 def experiment_of(

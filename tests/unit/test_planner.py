@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from problems import BY_HAND, MIXED, PAPER, problems
+from problems import BY_HAND, MIXED, PAPER, plan, problems
 
-from adelfl import ConfigError, ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem, plan
+from adelfl import ConfigError, ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem
 from adelfl.planner import exact
 from adelfl.planner.admit import admit
 from adelfl.planner.exact import pool_non_increasing

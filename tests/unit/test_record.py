@@ -88,11 +88,16 @@ def test_rows_are_complete(tmp_path, changes):
 
 
 def test_a_run_says_how_it_came_about_and_its_schedule_can_be_used_again(tmp_path):
-    file = said("adel")
+    file = said("adel-paper")
     start(file, tmp_path / "run")
     about = RunRecord.open(tmp_path / "run").about
     assert about["config"] == file.model_dump(mode="json")
-    assert (about["seed"], about["strategy"], about["devices"], about["layers"]) == (0, "adel", 6, ["dense1", "dense2"])
+    assert (about["seed"], about["strategy"], about["devices"], about["layers"]) == (
+        0,
+        "adel-paper",
+        6,
+        ["dense1", "dense2"],
+    )
     assert {"python", "adelfl", "numpy", "torch"} <= about["versions"].keys()
     schedule = Schedule.from_dict(about["schedule"])
     for row in RunRecord(tmp_path / "run").rounds[1:]:

@@ -6,16 +6,26 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_worlds import EVERY_STRATEGY, after_one_round, experiment_of, run, same_bits, sets, setting_of, typed
+from small_worlds import (
+    EVERY_STRATEGY,
+    after_one_round,
+    draw_progress,
+    experiment_of,
+    run,
+    same_bits,
+    sets,
+    setting_of,
+    typed,
+)
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
 from adelfl.learning.work import RoundWork
 from adelfl.schedule import Schedule
-from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
+from adelfl.simulation.draws import draw_cohort, draw_rows
 from adelfl.strategies import BUILT_IN, Progress, Strategy, find_strategy, strategy_names
-from adelfl.strategies.adel import Adel
+from adelfl.strategies.adel_paper import AdelPaper
 from adelfl.strategies.drop import Drop
 from adelfl.strategies.heterofl import WIDTHS, HeteroFL
 from adelfl.strategies.oracle import Oracle
@@ -62,7 +72,7 @@ def test_infinite_deadline_recovers_fedavg_in_every_matrix(iterations):
     _, _, fedavg = round_of(Wait(setting))
     assert np.all(fedavg == 1 / 4)
     # Left to itself, adel would spend so much time on larger batches.
-    for strategy in (Drop(setting), Salf(setting), Adel(setting, schedule=schedule_of(setting))):
+    for strategy in (Drop(setting), Salf(setting), AdelPaper(setting, schedule=schedule_of(setting))):
         _, progress, A = round_of(strategy)
         assert progress.finished.all()
         assert A.tobytes() == fedavg.tobytes()
@@ -70,10 +80,10 @@ def test_infinite_deadline_recovers_fedavg_in_every_matrix(iterations):
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
-@pytest.mark.parametrize("strategy", ["drop", "salf", "salf over all", "adel", "oracle"])
+@pytest.mark.parametrize("strategy", ["drop", "salf", "salf over all", "adel-paper", "oracle"])
 def test_infinite_deadline_recovers_fedavg_to_the_bit(strategy, iterations):
     setting = setting_of(3, local_iterations=iterations, **PLENTY)
-    options = {"schedule": schedule_of(setting)} if strategy == "adel" else {}
+    options = {"schedule": schedule_of(setting)} if strategy == "adel-paper" else {}
     fedavg = run(experiment_of("wait", setting=setting))
     other = run(experiment_of(strategy, setting=setting, options=options))
     assert fedavg.result["rounds"] == other.result["rounds"] == 10
@@ -85,7 +95,7 @@ def test_infinite_deadline_recovers_fedavg_to_the_bit(strategy, iterations):
 def test_adel_with_a_uniform_schedule_is_salf(iterations, options):
     setting = setting_of(3, local_iterations=iterations, depth=0.5)
     salf = run(experiment_of("salf", setting=setting, options=options))
-    adel = run(experiment_of("adel", setting=setting, options={"schedule": schedule_of(setting), **options}))
+    adel = run(experiment_of("adel-paper", setting=setting, options={"schedule": schedule_of(setting), **options}))
     assert same_bits(salf.weights, adel.weights)
     assert salf.rows == adel.rows
     assert salf.result == adel.result
@@ -112,7 +122,7 @@ def test_columns_of_A_sum_to_one_over_one_minus_p_or_to_zero(progress):
     assert np.allclose(A.sum(axis=0)[somebody], 1.0 / filled[somebody], rtol=1e-9, atol=0)
     assert not A[:, ~somebody].any()
     assert np.all((A != 0) == progress.delivered)
-    assert Adel(setting, schedule=schedule_of(setting)).weights(0, progress).tobytes() == A.tobytes()
+    assert AdelPaper(setting, schedule=schedule_of(setting)).weights(0, progress).tobytes() == A.tobytes()
 
 
 @quick
@@ -196,7 +206,7 @@ def test_a_device_that_sits_out_changes_nothing_in_the_merge(engine, iterations,
     assert same_bits(one, other)
 
 
-@pytest.mark.parametrize("words", ["drop", "salf", "salf over all", "heterofl", "adel"])
+@pytest.mark.parametrize("words", ["drop", "salf", "salf over all", "heterofl", "adel-paper"])
 def test_a_device_whose_upload_outlasts_the_deadline_sits_out(words):
     fleet = Fleet.of([30.0, 30.0, 30.0, 30.0], [0.0, 0.1, 0.2, 50.0])
     setting = setting_of(3, fleet=fleet, budget=20.0, rounds=10)
@@ -236,7 +246,7 @@ def test_deadlines_and_batches_are_those_of_the_table():
         assert np.all(orders.batch == 6)
     assert np.isinf(Wait(setting).orders(4, devices).deadline)
     assert np.all(Wait(setting).orders(4, devices).batch == 6)
-    adel = Adel(setting)
+    adel = AdelPaper(setting)
     assert adel.orders(4, devices).deadline == adel.schedule.deadlines[4]
     assert np.array_equal(adel.orders(4, devices).batch, adel.schedule.batch_sizes(4))
     assert np.array_equal(adel.orders(4, devices[::-2]).batch, adel.schedule.batch_sizes(4)[::-2])

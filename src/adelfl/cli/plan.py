@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 MAX_JSON_BATCHES = 20_000_000
 
 
+class PlanObjective(StrEnum):
+    """What a plan minimises."""
+
+    tight = "tight"
+    paper = "paper"
+
+
 class PlanMethod(StrEnum):
     """Solvers of the planner."""
 
@@ -34,7 +41,12 @@ def plan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this file (.png, .pdf, .svg).")] = None,
-    method: Annotated[PlanMethod, typer.Option(help="Exact, or the paper's general solver.")] = PlanMethod.exact,
+    method: Annotated[
+        PlanMethod, typer.Option(help="Of the paper's objective: exact, or its general solver.")
+    ] = PlanMethod.exact,
+    objective: Annotated[
+        PlanObjective, typer.Option(help="The noise of the rounds itself, or the paper's bound on it.")
+    ] = PlanObjective.tight,
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a device would have to sit out.")] = False,
     show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
 ) -> None:
@@ -50,7 +62,7 @@ def plan(
             f"{problem.rounds} rounds × {problem.fleet.groups} device groups are too many batch sizes for JSON; "
             "merge alike devices with count, or use adelfl.plan from Python"
         )
-    solution = solve(problem, method=method.value, strict=strict)
+    solution = solve(problem, method=method.value, strict=strict, objective=objective.value)
     for sentence in solution.warnings:
         typer.echo(f"warning: {sentence}", err=True)
     if plot is not None:
@@ -74,7 +86,8 @@ def _plan_json(solution: Solution) -> dict[str, Any]:
     schedule = solution.schedule
     return {
         "deadlines": schedule.deadlines.tolist(),
-        "m": solution.m,
+        "objective": solution.objective,
+        "m": solution.m if isinstance(solution.m, float) else solution.m.tolist(),
         "batch_sizes": schedule.batch_sizes().tolist(),
         "p_empty": schedule.p_empty_bound.tolist(),
         "bound": solution.bound,

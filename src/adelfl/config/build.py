@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from adelfl.data import Dataset, Partition
+    from adelfl.latency import LatencyModel
     from adelfl.learning.layers import Layer
     from adelfl.simulation import Experiment
 
@@ -64,6 +65,7 @@ def build_experiment(said: RunFile) -> Experiment:
     from adelfl.latency import Exponential
     from adelfl.learning.engines import LocalWork, keep_memory
     from adelfl.simulation import Experiment
+    from adelfl.simulation.world import World, misjudged
     from adelfl.strategies import Setting, find_strategy
 
     torch.set_num_threads(said.engine.threads)
@@ -73,16 +75,19 @@ def build_experiment(said: RunFile) -> Experiment:
     model, layers = _network(said, dataset)
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
     fleet = said.fleet.build(said.device, seed, megabytes)
+    latency = _latency(said, model, layers, dataset)
+    budget = _budget(t, fleet, len(layers))
     setting = Setting(
-        fleet=fleet,
+        fleet=misjudged(fleet, said.fleet.misjudged, said.fleet.misjudged_each, seed),
         layers=len(layers),
         rounds=t.rounds,
-        budget=_budget(t, fleet, len(layers)),
+        budget=budget,
         batch=t.batch,
         learning_rate=said.learning_rate.build(),
         constants=said.constants.build() if said.constants else _estimated(model, layers, dataset, partition, seed),
         cohort=t.cohort,
         local_iterations=t.local_iterations,
+        latency=latency if said.latency.known else Exponential(),
     )
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
@@ -100,12 +105,43 @@ def build_experiment(said: RunFile) -> Experiment:
         strategy=strategy,
         seed=seed,
         local=LocalWork(t.local_iterations, t.weight_decay, t.momentum),
-        latency=import_object("fleet.latency", said.fleet.latency)() if said.fleet.latency else Exponential(),
         engine=said.engine.name,
         device=said.engine.device,
         evaluations=t.evaluations,
-        dropout=said.fleet.dropout,
+        world=World(
+            fleet,
+            seed,
+            budget,
+            latency,
+            dropout=said.fleet.dropout,
+            drift=said.fleet.drift,
+            throttled=said.fleet.throttled,
+            churn=said.fleet.churn,
+        ),
     )
+
+
+def _latency(said: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
+    """How long layers and uploads take: the paper's model, the one of [latency], or a user's own."""
+    from adelfl.latency import Exponential, Latency, Law, Trace
+    from adelfl.learning.costs import layer_costs, layer_sizes
+
+    given = said.latency
+    if said.fleet.latency is not None:
+        found: LatencyModel = import_object("fleet.latency", said.fleet.latency)()
+        return found
+    costs = given.costs
+    if isinstance(costs, str):
+        import torch
+
+        costs = layer_costs(model, layers, torch.from_numpy(dataset.x_train[:1])) if costs == "flops" else []
+    upload = Trace.from_csv(given.trace) if given.trace else Law(given.upload_law, given.upload_spread)
+    law = Law(given.law, given.spread, tuple(given.samples))
+    shares = tuple(layer_sizes(model, layers)) if given.upload_by_layers else ()
+    plain = law.name == "exponential" and isinstance(upload, Law) and upload.name == "constant"
+    if plain and not costs and not given.forward and not shares:
+        return Exponential()
+    return Latency(law, tuple(costs), given.forward, upload, shares)
 
 
 def build_network(said: RunFile) -> tuple[Dataset, nn.Module, tuple[Layer, ...]]:

@@ -24,6 +24,7 @@ from adelfl.config.sections import (
 )
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
+from adelfl.latency import LawName
 from adelfl.plugins import import_object
 
 
@@ -61,6 +62,9 @@ _FLEET_KEYS = {
 }
 
 
+_ALWAYS = ("latency", "dropout", "drift", "throttled", "churn", "misjudged", "misjudged_each")
+
+
 class FleetSection(Section):
     """[fleet]."""
 
@@ -77,6 +81,11 @@ class FleetSection(Section):
     file: str | None = None
     latency: str | None = None
     dropout: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
+    drift: NotNegative = 0.0
+    throttled: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    churn: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)
+    misjudged: Positive = 1.0
+    misjudged_each: Positive = 1.0
 
     def build(self, listed: list[DeviceEntry], seed: int, update_megabytes: float) -> Fleet:
         """The fleet as an object."""
@@ -96,6 +105,21 @@ class FleetSection(Section):
             return Fleet.phones(n, compute=self.compute, update_megabytes=update_megabytes, seed=seed)
         spread = {"sigma": self.sigma, "upload_sigma": self.upload_sigma}
         return Fleet.lognormal(n, compute=self.compute, **spread, **seeded)  # type: ignore[arg-type]
+
+
+class LatencySection(Section):
+    """[latency]."""
+
+    law: LawName = "exponential"
+    spread: Positive = 0.5
+    samples: list[Positive] = Field(default_factory=list)
+    costs: Literal["equal", "flops"] | list[Positive] = "equal"
+    forward: NotNegative = 0.0
+    upload_law: LawName = "constant"
+    upload_spread: Positive = 0.5
+    upload_by_layers: bool = False
+    trace: str | None = None
+    known: bool = True
 
 
 class TrainingSection(Section):
@@ -143,6 +167,7 @@ class RunFile(Section):
     model: ModelSection = Field(default_factory=ModelSection)
     fleet: FleetSection = Field(default_factory=FleetSection)
     device: list[DeviceEntry] = Field(default_factory=list)
+    latency: LatencySection = Field(default_factory=LatencySection)
     training: TrainingSection = Field(default_factory=TrainingSection)
     learning_rate: RateSection = Field(default_factory=RateSection)
     constants: ConstantsSection | None = None
@@ -151,7 +176,7 @@ class RunFile(Section):
 
     def fingerprints(self) -> dict[str, str]:
         """SHA-256 of the files, and of the modules behind import paths, that this experiment names."""
-        files = [self.fleet.file, self.data.partition_file]
+        files = [self.fleet.file, self.data.partition_file, self.latency.trace]
         paths = [self.data.factory, self.model.factory, self.fleet.latency]
         if ":" in self.strategy.name:
             paths.append(self.strategy.name)
@@ -201,7 +226,7 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
         raise ConfigError(where + first_mistake(RunFile, trouble)) from None
     # A key that this kind of fleet does not use is refused, rather than ignored.
     fleet = said.fleet
-    used = {"kind", "latency", "dropout"} | ({"file"} if fleet.file else {"devices"} | _FLEET_KEYS[fleet.kind])
+    used = {"kind", *_ALWAYS} | ({"file"} if fleet.file else {"devices"} | _FLEET_KEYS[fleet.kind])
     if unused := sorted(fleet.model_fields_set - used):
         kind = "a fleet from a file" if fleet.file else f'kind = "{fleet.kind}"'
         raise ConfigError(f"{where}fleet.{unused[0]}: {kind} does not use it")
@@ -212,7 +237,7 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
 
 def _make_absolute(values: dict[str, Any]) -> None:
     """Let paths mean the same from any folder."""
-    for section, key in (("data", "data_dir"), ("data", "partition_file"), ("fleet", "file")):
+    for section, key in (("data", "data_dir"), ("data", "partition_file"), ("fleet", "file"), ("latency", "trace")):
         inner = values.get(section)
         if isinstance(inner, dict) and isinstance(inner.get(key), str):
             inner[key] = str(Path(inner[key]).absolute())

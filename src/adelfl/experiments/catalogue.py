@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import product
 
 from adelfl.errors import ConfigError
+from adelfl.experiments import beyond
 from adelfl.experiments.study import Cell, Claim, Study
 
 SALF_OVER_ALL = "salf[average_over=all]"
-EVERYBODY = ("adel", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle")
+EVERYBODY = ("adel-paper", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle")
 
 # -- learning rates: the paper's, and one that trains
 
@@ -45,7 +46,7 @@ def _mnist_cells(depths: tuple[float, ...], rates: tuple[str, ...], slow_rounds:
 
 
 def _above(names: tuple[str, ...], sentence: str) -> tuple[Claim, ...]:
-    return tuple(Claim(sentence, "adel", name) for name in names)
+    return tuple(Claim(sentence, "adel-paper", name) for name in names)
 
 
 _MNIST_CLAIM = "ADEL-FL substantially outperforms Drop-Stragglers, Wait Stragglers and HeteroFL"
@@ -60,8 +61,10 @@ _MNIST_MLP = Study(
     cells=_mnist_cells((0.5, 0.25, 0.15), ("paper", "slow", "constant"), 500),
     strategies=EVERYBODY,
     claims=(
-        Claim("over 20 points above SALF on the MLP at 180 s (60 % of the budget)", "adel", "salf", 20.0, at="60%"),
-        Claim("SALF remains less efficient than ADEL-FL", "adel", "salf"),
+        Claim(
+            "over 20 points above SALF on the MLP at 180 s (60 % of the budget)", "adel-paper", "salf", 20.0, at="60%"
+        ),
+        Claim("SALF remains less efficient than ADEL-FL", "adel-paper", "salf"),
         *_above(("drop", "wait", "heterofl"), _MNIST_CLAIM),
     ),
     tuning=_SIXTH,
@@ -80,7 +83,7 @@ _MNIST_CNN = replace(
     changes=(*_MNIST, "model.name=cnn", "training.evaluations=25"),
     cells=_mnist_cells((0.5, 0.15), ("paper", "slow"), 300),
     claims=(
-        Claim("SALF remains less efficient than ADEL-FL", "adel", "salf"),
+        Claim("SALF remains less efficient than ADEL-FL", "adel-paper", "salf"),
         *_above(("drop", "wait", "heterofl"), _MNIST_CLAIM),
     ),
 )
@@ -101,11 +104,6 @@ def _cifar(name: str, scale: str, partition: str, local_iterations: int = 1) -> 
     rounds = (150 if local_iterations == 1 else 90) // local_iterations
     narrow = ("model.width=0.125", "training.batch=4", "training.evaluations=12", "data.test_samples=2000")
     return (*common, f"training.rounds={rounds}", *narrow), rounds
-
-
-def _on_cifar(scale: str) -> tuple[str, ...]:
-    """At cpu scale the paper's four, and the ceiling; all of them in the first study of CIFAR-10 and at full scale."""
-    return EVERYBODY if scale == "full" else ("adel", *_CIFAR_BASELINES, "oracle")
 
 
 def _cifar_tuning(scale: str) -> tuple[str, ...]:
@@ -144,9 +142,9 @@ def _deep(name: str, scale: str) -> Study:
         source="Fig. 3 (a), (b)" if name == "vgg11" else "Fig. 3 (c), (d)",
         changes=changes,
         cells=(paper, slow, *less),
-        strategies=EVERYBODY if name == "vgg11" else _on_cifar(scale),
+        strategies=EVERYBODY,
         claims=(
-            Claim(said, "adel", "salf", points),
+            Claim(said, "adel-paper", "salf", points),
             *_above(("drop", "wait"), "ADEL-FL consistently outperforms Drop-Stragglers and Wait Stragglers"),
         ),
         seeds=3,
@@ -174,7 +172,7 @@ def _robust(name: str, scale: str) -> Study:
         source=source,
         changes=(*changes, *more),
         cells=_shares(rounds, 1.0, 0.5, rate=rate),
-        strategies=_on_cifar(scale),
+        strategies=EVERYBODY,
         claims=_above(_CIFAR_BASELINES, "ADEL-FL maintains advantages over SALF, Wait-Stragglers and Drop-Stragglers"),
         seeds=3,
         tuning=_cifar_tuning(scale),
@@ -196,7 +194,11 @@ def _table_2(scale: str) -> Study:
     )
     claims = tuple(
         Claim(
-            f"T_max = {seconds}: {adel} % against {other} %", "adel", name, float(adel - other), cells=(f"T{seconds}",)
+            f"T_max = {seconds}: {adel} % against {other} %",
+            "adel-paper",
+            name,
+            float(adel - other),
+            cells=(f"T{seconds}",),
         )
         for seconds, (adel, *others) in _TABLE_2.items()
         for name, other in zip(_CIFAR_BASELINES, others, strict=True)
@@ -207,7 +209,7 @@ def _table_2(scale: str) -> Study:
         source="Table II",
         changes=changes,
         cells=cells,
-        strategies=_on_cifar(scale),
+        strategies=EVERYBODY,
         claims=claims,
         seeds=3,
         tuning=_cifar_tuning(scale),
@@ -219,12 +221,12 @@ def _table_2(scale: str) -> Study:
 # -- ours: why, and when
 
 _PARTS = {
-    "adel": "the whole plan",
-    "adel[deadlines=uniform]": "m alone",
-    "adel[batches=fixed]": "deadlines alone",
-    "adel[deadlines=uniform;batches=proportional]": "batch ∝ speed alone",
-    "adel[correction=none]": "the plan, no correction",
-    "adel[average_over=all]": "the plan, average over all",
+    "adel-paper": "the whole plan",
+    "adel-paper[deadlines=uniform]": "m alone",
+    "adel-paper[batches=fixed]": "deadlines alone",
+    "adel-paper[deadlines=uniform;batches=proportional]": "batch ∝ speed alone",
+    "adel-paper[correction=none]": "the plan, no correction",
+    "adel-paper[average_over=all]": "the plan, average over all",
     "salf": "no plan",
     "salf[correction=none]": "no plan, no correction",
     SALF_OVER_ALL: "no plan, average over all",
@@ -262,7 +264,7 @@ _MAP = Study(
         )
         for U, (L, hidden), depth in product(MAP_DEVICES, MAP_HIDDEN.items(), MAP_DEPTHS)
     ),
-    strategies=("adel", "salf", "drop"),
+    strategies=("adel-paper", "salf", "drop"),
     tuning=("data.validation=0.2", "training.evaluations=10"),
     tuning_seeds=2,
     drawing="map",
@@ -277,13 +279,14 @@ NAMES = (
     "table-2",
     "ablation",
     "map",
+    *beyond.STUDIES,
 )
-"""What :func:`find_study` knows, in the paper's order; the last two are ours."""
+"""What :func:`find_study` knows, in the paper's order; from "ablation" on they are ours."""
 
 
 def find_study(name: str, scale: str = "cpu") -> Study:
     """A study by its name, at the size of a laptop ("cpu") or of the paper ("full")."""
-    fixed = {study.name: study for study in (_MNIST_MLP, _MNIST_CNN, _ABLATION, _MAP)}
+    fixed = {study.name: study for study in (_MNIST_MLP, _MNIST_CNN, _ABLATION, _MAP)} | beyond.STUDIES
     if name in fixed:
         return fixed[name]
     if name in ("cifar-vgg11", "cifar-vgg13"):

@@ -14,7 +14,7 @@ import numpy as np
 
 from adelfl.errors import AdelError
 from adelfl.experiments.outcome import CHANCE, Outcome, Run, Trial
-from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Study
+from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender
 from adelfl.runner import Job, file_name, parse_strategy, run_all
@@ -76,10 +76,13 @@ def conduct(study: Study, setup: Setup, watch: Watch) -> Outcome:
     """
     trials = _choose_rates(study, setup, watch)
     places = [(cell, word) for cell in study.cells for word in study.strategies]
-    best = {
-        (cell, word): _best_rates([t for t in trials if (t.cell, t.strategy) == (cell.rates_of or cell.key, word)])[0]
-        for cell, word in places
-    }
+
+    def rate_of(cell: Cell, word: str) -> float:
+        if cell.rate is not None:
+            return cell.rate
+        return _best_rates([t for t in trials if (t.cell, t.strategy) == (cell.rates_of or cell.key, word)])[0]
+
+    best = {(cell, word): rate_of(cell, word) for cell, word in places}
     seeds = range(setup.first_seed, setup.first_seed + setup.seeds)
     final = {(*place, seed): _job(study, setup, *place, best[place], seed) for seed in seeds for place in places}
     _run(list(final.values()), setup, "runs", watch)
@@ -94,8 +97,10 @@ def conduct(study: Study, setup: Setup, watch: Watch) -> Outcome:
 
 def _choose_rates(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
     """Every rate on the first tuning seed, and those that did best there, or all of them, on the others."""
-    places = [(cell, word) for cell in study.cells if not cell.rates_of for word in study.strategies]
-    entered = {place: list(RATES) for place in places}
+    places = [
+        (cell, word) for cell in study.cells if not cell.rates_of and cell.rate is None for word in study.strategies
+    ]
+    entered = {place: list(study.rates) for place in places}
     trials: dict[tuple[Cell, str, float, int], Trial] = {}
     rest = range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds)
     for seeds in ([FIRST_TUNING_SEED], list(rest)):

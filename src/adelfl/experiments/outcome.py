@@ -158,7 +158,7 @@ class Outcome:
     def _deadlines(self) -> list[Verdict]:
         found = []
         for cell in self.study.cells:
-            ratio = np.array([run.first_deadline / run.last_deadline for run in self.of(cell, "adel")])
+            ratio = np.array([run.first_deadline / run.last_deadline for run in self.of(cell, "adel-paper")])
             if ratio.min() > 1 + 1e-9:
                 word = "holds"
             else:

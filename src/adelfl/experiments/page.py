@@ -4,6 +4,8 @@
 <!-- claims: mnist-mlp -->                                 and its verdicts
 <!-- gains: map -->                                        points gained, by how often the first layer starves
 <!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
+<!-- gap: beyond-digits -->                                a row per cell, and how much of a gap is closed
+<!-- goals: beyond-digits beyond-mnist -->                 in how many cells our goals are met
 ...
 <!-- end -->
 """
@@ -17,13 +19,15 @@ import re
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adelfl.experiments.catalogue import find_study
 from adelfl.experiments.outcome import Outcome, Verdict
+from adelfl.experiments.study import Cell
 from adelfl.report.comparison import standard_error
 from adelfl.theory.participation import deadline_for_depth, survival
 
-_MARKED = re.compile(r"(<!-- (results|claims|gains|headline): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- (results|claims|gains|headline|gap|goals): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill_page(text: str, results: Path) -> str:
@@ -35,11 +39,12 @@ def fill_page(text: str, results: Path) -> str:
         if not all((results / f"{name}.csv").is_file() for name in studies):
             return found[0]
         outcomes = {name: Outcome.read(find_study(name), results / name) for name in studies}
-        if what == "headline":
-            return f"{begin}{headline(names.split(), outcomes)}{end}"
+        if what in ("headline", "goals"):
+            several = {"headline": headline, "goals": goals_table}[what]
+            return f"{begin}{several(names.split(), outcomes)}{end}"
         (outcome,) = outcomes.values()
-        made = {"claims": claims_table, "gains": gains_table, "results": results_table}[what](outcome)
-        if what == "results":
+        made = {"claims": claims_table, "gains": gains_table, "results": results_table, "gap": gap_table}[what](outcome)
+        if what in ("results", "gap"):
             made = f"![{outcome.study.title}]({results.name}/{names}.png)\n\n{made}"
         cost = "" if what == "claims" else _cost(names, results)
         return f"{begin}{made}{cost}{end}"
@@ -54,7 +59,7 @@ def _cost(name: str, results: Path) -> str:
 
 def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
     """One row per setting, ``study/cell``; strategies in columns; the command at the end."""
-    shown = ("adel", "salf", "heterofl", "drop", "wait", "oracle")
+    shown = ("adel-paper", "salf", "heterofl", "drop", "wait", "oracle")
     rows = [["setting", *shown, "command"]]
     for place in places:
         name, _, key = place.partition("/")
@@ -108,6 +113,67 @@ def _ours(v: Verdict) -> str:
     return _plus_minus(v.ours, v.error, sign=True) + _skewed(v.ours, v.median, sign=True)
 
 
+def gap_table(outcome: Outcome) -> str:
+    """A row per cell: final accuracies, and how much of the study's gap the planned ones close."""
+    study = outcome.study
+    shown = {word: study.words.get(word, word) for word in study.strategies}
+    planned = [word for word in study.strategies if word.startswith("adel")] if study.gap else []
+    rows = [["setting", *shown.values(), *(f"closed by {shown[word]}" for word in planned)]]
+    for cell in study.cells:
+        row = [cell.title]
+        for word in shown:
+            accuracy = outcome.accuracy(cell, word)
+            rate = "" if cell.rate is not None else f" ({outcome.of(cell, word)[0].rate:g})"
+            row.append(_plus_minus(float(accuracy.mean()), standard_error(accuracy)) + rate)
+        for word in planned:
+            seen = closed(outcome, cell, word)
+            row.append("–" if seen is None else f"{seen[0]:.0%} ± {100 * seen[1]:.0f}")
+        rows.append(row)
+    seeds = len(outcome.of(study.cells[0], study.strategies[0]))
+    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds"
+    note += "" if all(cell.rate is not None for cell in study.cells) else " (in brackets: the η₀ that was chosen)"
+    if planned:
+        lower, upper = study.gap
+        note += f"; closed: of the gap between {lower} and {upper}, where it is {LEAST_GAP:g} points or more"
+    return _markdown(rows) + note + ".\n"
+
+
+LEAST_GAP = 5.0
+"""Points: what is closed of a smaller gap is luck."""
+
+
+def closed(outcome: Outcome, cell: Cell, word: str) -> tuple[float, float] | None:
+    """Share of the gap that a strategy closes, and its standard error by leaving out each seed; None if it is small."""
+    low, high, here = (outcome.accuracy(cell, w) for w in (*outcome.study.gap, word))
+    if high.mean() - low.mean() < LEAST_GAP:
+        return None
+
+    def share(kept: NDArray[np.bool_]) -> float:
+        return float((here[kept] - low[kept]).mean() / (high[kept] - low[kept]).mean())
+
+    n = here.size
+    left_out = np.array([share(np.arange(n) != i) for i in range(n)]) if n > 1 else np.zeros(1)
+    return share(np.ones(n, dtype=bool)), float(np.sqrt((n - 1) / n * np.sum((left_out - left_out.mean()) ** 2)))
+
+
+def goals_table(names: list[str], outcomes: dict[str, Outcome]) -> str:
+    """For each study: where at least 80 % of the gap is closed, and where the paper's plan is better."""
+    rows = [["study", "gaps of 5 points", "80 % of it closed", "least closed", "worse than adel-paper by > 1 s.e."]]
+    for name in names:
+        outcome = outcomes[name]
+        shares = [(closed(outcome, cell, "adel"), cell.title) for cell in outcome.study.cells]
+        found = [(share[0], title) for share, title in shares if share is not None]
+        worse = []
+        for cell in outcome.study.cells:
+            seen = outcome.difference(cell, "adel", "adel-paper")
+            if seen.mean < -seen.error:
+                worse.append(f"{cell.title} ({_plus_minus(seen.mean, seen.error, sign=True)})")
+        least = "–" if not found else "{:.0%} ({})".format(*min(found))
+        met = sum(share >= 0.8 for share, _ in found)
+        rows.append([name, f"{len(found)} of {len(outcome.study.cells)}", f"{met}", least, "; ".join(worse) or "none"])
+    return _markdown(rows)
+
+
 _FAR = 5.0
 """Points between mean and median from which the median is said too: single runs that died decide the mean."""
 
@@ -154,10 +220,11 @@ def _first_layer_empty(U: int, L: int, depth: float) -> float:
 def map_gains(outcome: Outcome) -> dict[str, dict[tuple[int, int, float], tuple[float, float]]]:
     """Points gained by adel over each baseline, by (devices, layers, depth)."""
     found: dict[str, dict[tuple[int, int, float], tuple[float, float]]] = {}
-    for baseline in outcome.study.strategies[1:]:
+    ours, *others = outcome.study.strategies
+    for baseline in others:
         for cell in outcome.study.cells:
             U, L, depth = map(int, re.findall(r"\d+", cell.key))
-            seen = outcome.difference(cell, "adel", baseline)
+            seen = outcome.difference(cell, ours, baseline)
             error = 0.0 if np.isnan(seen.error) else seen.error
             found.setdefault(baseline, {})[U, L, depth / 100] = (seen.mean, error)
     return found

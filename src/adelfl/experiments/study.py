@@ -31,6 +31,8 @@ class Cell:
         Whether the setting is one of the paper's.
     rates_of : str
         Key of a similar cell whose learning rates are taken over; empty if it chooses its own.
+    rate : float or None
+        The learning rate of everybody, where none is to be chosen.
     """
 
     key: str
@@ -38,6 +40,7 @@ class Cell:
     changes: tuple[str, ...]
     paper: bool = False
     rates_of: str = ""
+    rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class Study:
         Changes for runs that only choose a learning rate.
     tuning_seeds : int
         How many runs of each rate there are to choose by.
+    rates : tuple of float
+        Initial learning rates to choose from.
     finalists : int or None
         How many rates, the best on the first tuning seed, are tried on the others; None: all of them.
     falling : bool
@@ -93,6 +98,8 @@ class Study:
     drawing : {"curves", "dots", "map"}
     words : mapping of str to str
         What to call strategies, where their own labels say too little.
+    gap : tuple of str
+        Two strategies, the lower and the upper end of a gap; tables then tell how much of it the others close.
     headline : tuple of str
         Keys of cells that get a picture of their own, ``NAME-headline.png``.
     """
@@ -107,10 +114,12 @@ class Study:
     seeds: int = 5
     tuning: tuple[str, ...] = ()
     tuning_seeds: int = 1
+    rates: tuple[float, ...] = RATES
     finalists: int | None = None
     falling: bool = False
     drawing: Literal["curves", "dots", "map"] = "curves"
     words: Mapping[str, str] = field(default_factory=dict)
+    gap: tuple[str, ...] = ()
     headline: tuple[str, ...] = ()
 
     def setting(self, cell: Cell, rate: float, *more: str) -> RunFile:

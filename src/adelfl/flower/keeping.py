@@ -86,7 +86,7 @@ class Keeper:
         self._roster = list(self._state.get("roster", []))
         said = self._state.get("constants")
         if said is not None and s.constants is None:
-            s.constants = Constants(sigma2=said["sigma2"], G2=tuple(said["G2"]))
+            s.constants = Constants.from_dict(said)
 
     def begin(self, s: Session, evaluated: MetricRecord | None) -> None:
         """After measuring: the folder appears, and the plan is in it."""
@@ -183,8 +183,7 @@ class Keeper:
             "nodes": [node.to_json() for node in s.nodes.values()],
         }
         if s.constants is not None:
-            G2 = s.constants.G2
-            state["constants"] = {"sigma2": s.constants.sigma2, "G2": list(G2) if isinstance(G2, tuple) else [G2]}
+            state["constants"] = s.constants.to_dict()
         write_json(self._writer.folder / _STATE, state)
         self._writer.checkpoint(number, s.clock.now(), s.weights)
 

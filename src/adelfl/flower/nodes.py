@@ -94,6 +94,10 @@ class Node:
         whole = float(self.pace[0]) + float(known.sum()) + layer * (self.layers - known.size)
         return self.layers / max(whole, 1e-9)
 
+    def rate(self, batch: int, seconds: float) -> float:
+        """λ_u of a round that takes so long."""
+        return self.compute * max(0.0, seconds - self.upload) / batch
+
     @property
     def expected(self) -> tuple[float, ...]:
         """Seconds per sample of each layer, last layer first, for the node to know which it can still finish."""

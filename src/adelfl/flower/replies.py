@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from adelfl.flower.protocol import PREFIX
 from adelfl.planner import Constants
-from adelfl.updates import Array, Reason, Shape, UpdateRejected
+from adelfl.theory.spread import Spread
+from adelfl.updates import Array, Merge, Reason, Shape, Update, UpdateRejected
 
 log = logging.getLogger("flwr")
 
@@ -57,17 +60,46 @@ def files_of(message: Message, key: str) -> dict[str, bytes]:
     return found
 
 
+def moved_by(
+    counting: Iterable[tuple[Update, NDArray[np.float64]]], weights: Mapping[str, Array], shape: Shape
+) -> dict[str, Array] | None:
+    """The weights, moved by updates that count so much in each layer; None if they would not be finite."""
+    merge = Merge[Array](shape.layers)
+    with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
+        for update, A in counting:
+            merge.add(update.changes, A)
+        moved = {name: np.asarray(weights[name] + change) for name, change in merge.total.items()}
+    if not all(np.isfinite(value).all() for value in moved.values()):
+        return None
+    return dict(weights) | moved
+
+
 def estimate(found: Mapping[int, list[dict[str, Array]]], shape: Shape, batch: int, rate: float) -> Constants | None:
     """σ² and G² per layer from two updates of each node at the same weights; None if nobody sent two.
 
     With another optimizer than SGD an update is no gradient, but only the ratio of the two numbers moves a plan.
     """
     differences, sizes = [], []
+    L = len(shape.layers)
+    one_sample, squares = np.zeros(L), np.zeros(L)
+    total: dict[str, Array] = {}
     whole = {name for layer in shape.layers for name in layer}
     for updates in found.values():
         if len(updates) < 2 or any(set(u) != whole for u in updates[:2]):
             continue
         one, other = ({n: v.astype(np.float64) / rate for n, v in u.items()} for u in updates[:2])
-        differences.append(sum(float(np.square(one[n] - other[n]).sum()) for n in whole))
+        apart = [sum(float(np.square(one[n] - other[n]).sum()) for n in layer) for layer in shape.layers]
+        differences.append(sum(apart))
         sizes.append([sum(float(np.square(one[n] + other[n]).sum()) / 4.0 for n in layer) for layer in shape.layers])
-    return Constants.from_pairs(differences, sizes, batch) if differences else None
+        one_sample += batch / 2.0 * np.array(apart)
+        squares += np.array(sizes[-1])
+        for n in whole:
+            total[n] = total.get(n, 0.0) + (one[n] + other[n]) / 2.0
+    if not differences:
+        return None
+    devices = np.full(L, len(differences))
+    of_sum = [sum(float(np.square(total[n]).sum()) for n in layer) for layer in shape.layers]
+    constants = Constants.from_pairs(differences, sizes, batch)
+    if len(differences) < 2:
+        return constants
+    return replace(constants, spread=Spread.from_pairs(devices, one_sample, devices / (2.0 * batch), squares, of_sum))

@@ -289,6 +289,7 @@ class DeadlineStrategy(Strategy):
             s.clock.sleep_until(current.end)  # errors may come at once; rounds are not thrown away for that
         closed = s.clock.now()
         arrays, metrics = self.aggregate_train(number, accepted)
+        s.look_back(current)
         if arrays is None:
             log.warning("round %d is abandoned: %d of %d nodes delivered", number, len(accepted), len(current.asked))
         else:

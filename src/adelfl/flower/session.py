@@ -17,15 +17,16 @@ import numpy as np
 from adelfl.clock import Clock
 from adelfl.errors import AdelError, InfeasibleBudgetError
 from adelfl.flower.exchange import Exchange, Reply
+from adelfl.flower.hindsight import look_back
 from adelfl.flower.nodes import Node, fleet_of
 from adelfl.flower.protocol import Report, Task
-from adelfl.flower.replies import estimate, files_of, metrics_of
+from adelfl.flower.replies import estimate, files_of, metrics_of, moved_by
 from adelfl.flower.terms import Plan, Rest, Round, Terms
 from adelfl.planner import Constants
 from adelfl.seeds import rng_for
 from adelfl.strategies import Strategy, find_strategy
 from adelfl.strategies.base import Ints, Progress, Setting
-from adelfl.updates import Array, Gate, Merge, Reason, Shape, Update, UpdateRejected
+from adelfl.updates import Array, Gate, Reason, Shape, Update, UpdateRejected
 
 log = logging.getLogger("flwr")
 
@@ -57,13 +58,17 @@ class Session:
         self.shape = Shape.of(weights, layers)
         self.L = len(layers)
         self.clock: Clock = exchange.clock
-        self.eta = terms.learning_rate.values(terms.rounds)
         self.nodes: dict[int, Node] = {}
         self.constants = terms.constants
         self.plan: Plan | None = None
         self.rounds = terms.rounds
         self.between = 0.0  # seconds that the server needs between two rounds
         self.late: Counter[int] = Counter()
+
+    @property
+    def measured(self) -> int:
+        """How many nodes can be planned with."""
+        return sum(node.measured for node in self.nodes.values())
 
     # -- before the first round
 
@@ -100,7 +105,7 @@ class Session:
                 self.nodes[n] = Node(n, self.L)  # what was learned from a cold start is forgotten
             missing = self.exchange.send([make(n, task) for n, task in tasks.items()], 0, end)
             # Two nodes are the least to plan with: they are waited for longer, but not for ever.
-            while missing and self.clock.now() < (end if self._measured() >= 2 else first + self.terms.budget / 2):
+            while missing and self.clock.now() < (end if self.measured >= 2 else first + self.terms.budget / 2):
                 for reply in self.exchange.gather(missing, 0, self.clock.now() + _IDLE_POLL):
                     missing.discard(reply.node)
                     try:
@@ -112,14 +117,11 @@ class Session:
                             continue
                         troubles.append(f"node {reply.node}: {no}")
                         log.warning("round 0: %s", troubles[-1])
-        if self._measured() == 0:
+        if self.measured == 0:
             why = f" ({troubles[0]})" if troubles else ""
             raise AdelError(f"no node answered in {self.clock.now() - first:.1f} s while they were measured{why}")
         if self.constants is None:
-            self.constants = estimate(found, self.shape, self.terms.batch, float(self.eta[0])) or Constants()
-
-    def _measured(self) -> int:
-        return sum(node.measured for node in self.nodes.values())
+            self.constants = estimate(found, self.shape, self.terms.batch, self._rate_in(1)) or Constants()
 
     def make_plan(self, t: int) -> None:
         """Plan rounds t, t+1, … for the nodes that are measured, with the budget that is left.
@@ -146,14 +148,14 @@ class Session:
         assert strategy is not None
         for node in nodes:
             node.rested = 0
-        self.plan, self.rounds = Plan(strategy, tuple(n.id for n in nodes), t), t + strategy.setting.rounds
+        self.plan, self.rounds = Plan(strategy, tuple(n.id for n in nodes), t), t + strategy.rounds
         if strategy.setting.rounds < asked:
             log.warning(
                 "%d rounds do not fit into %.1f s, since %.1f s of each are not computing: %d are planned",
                 asked, left, lag, strategy.setting.rounds,
             )  # fmt: skip
         self.exchange.patience = _PATIENCE * max(1.0, strategy.setting.uniform_deadline)
-        log.info("%s: %d rounds, %d nodes, %.1f s left", strategy.label, strategy.setting.rounds, len(nodes), left)
+        log.info("%s: %d rounds, %d nodes, %.1f s left", strategy.label, strategy.rounds, len(nodes), left)
         for note in strategy.notes:
             log.info("%s", note)
 
@@ -169,7 +171,7 @@ class Session:
             rounds=rounds,
             budget=left,
             batch=self.terms.batch,
-            learning_rate=Rest(self.terms.learning_rate, self.terms.rounds, t),
+            learning_rate=Rest(self.terms.learning_rate, t),
             constants=self.constants or Constants(),
             cohort=cohort if cohort < len(nodes) else None,
             local_iterations=self.terms.local_iterations,
@@ -213,16 +215,11 @@ class Session:
             else:
                 node.rest()
         ids = [plan.nodes[i] for i in devices]
-        rates = np.array([self._rate(self.nodes[n], tasks.get(n), end - begin) for n in ids])
+        rates = np.array([self.nodes[n].rate(tasks[n].batch, end - begin) if n in tasks else 0.0 for n in ids])
         guests = {n: self._task(0, self.terms.batch, math.inf, None) for n in self._strangers()}
         # Not the gate tells what is late, but the exchange, which knows what has arrived by the end.
         gate = Gate(self.shape, t + 1, tasks, norm_limit=self.terms.norm_limit)
         return Round(t + 1, begin, end, devices, orders, gate, tasks, rates, guests)
-
-    @staticmethod
-    def _rate(node: Node, task: Task | None, T: float) -> float:
-        """λ_u, 0 for a node that is not asked."""
-        return 0.0 if task is None else node.compute * max(0.0, T - node.upload) / task.batch
 
     def _strangers(self) -> list[int]:
         """Connected and idle nodes that are not measured: they came late, or failed when it was their turn."""
@@ -259,9 +256,12 @@ class Session:
         return free
 
     def _task(self, number: int, batch: int, seconds: float, node: Node | None) -> Task:
-        rate = float(self.eta[max(0, number - 1)])
         pace = node.expected if node is not None and node.measured else ()
-        return Task(number, batch, self.terms.local_iterations, rate, seconds, self.shape.layers, pace)
+        return Task(number, batch, self.terms.local_iterations, self._rate_in(number), seconds, self.shape.layers, pace)
+
+    def _rate_in(self, number: int) -> float:
+        """η of a round, counted from 1; of round 0 that of the first."""
+        return float(self.terms.learning_rate.values(max(1, number))[-1])
 
     def collect(self, current: Round) -> None:
         """Take replies in until the round closes: at its end, or when nobody is left to wait for."""
@@ -278,6 +278,9 @@ class Session:
                 assert reply.message is not None
                 current.updates.append(update)
                 current.done[update.node] = done
+                compute = Report.read(metrics_of(reply.message), self.L).compute
+                if 0 < compute <= reply.arrived:
+                    current.took[update.node] = (compute, reply.arrived - compute)
                 current.contents[update.node] = reply.message
         current.updates, out = current.gate.in_line(current.updates)
         for update, reason in out:
@@ -330,17 +333,19 @@ class Session:
             return False
         ids = [self.plan.nodes[i] for i in current.devices]
         z = np.array([current.done[n] if n in useful else 0 for n in ids])
-        progress = Progress(z, self.L, self.terms.local_iterations, current.rates)
+        progress = Progress(z, self.L, self.terms.local_iterations, current.rates, batch=current.batches(ids))
         A = self.plan.strategy.weights(current.number - 1 - self.plan.first, progress)
         A = A / np.maximum(1.0, A.sum(axis=0) / _MOST_CORRECTION)
-        merge = Merge[Array](self.shape.layers)
-        with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
-            for node, weights in zip(ids, A, strict=True):
-                if node in useful:
-                    merge.add(useful[node].changes, weights)
-            moved = {name: np.asarray(self.weights[name] + change) for name, change in merge.total.items()}
-        if not all(np.isfinite(value).all() for value in moved.values()):
+        counting = [(useful[node], weights) for node, weights in zip(ids, A, strict=True) if node in useful]
+        moved = moved_by(counting, self.weights, self.shape)
+        if moved is None:
             log.warning("round %d: the merged model would not be finite", current.number)
             return False
-        self.weights = self.weights | moved
+        self.weights = moved
         return True
+
+    def look_back(self, current: Round) -> None:
+        """Let the method learn from a round that is over, and plan the rest with the time that is left."""
+        assert self.plan is not None
+        left = self._time_for(self.rounds - current.number)
+        look_back(current, self.plan, self.nodes, self.shape, self._rate_in(current.number), left)

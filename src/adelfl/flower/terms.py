@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from adelfl.strategies import Strategy
 from adelfl.strategies.base import Floats, Ints, Orders
 from adelfl.updates import Gate, Update
 
-METHODS = ("adel", "salf", "drop", "wait")
+METHODS = ("adel", "adel-paper", "salf", "drop", "wait")
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,11 @@ class Rest:
     """A learning rate from a round on."""
 
     whole: LearningRate
-    rounds: int
     first: int
 
     def values(self, rounds: int) -> Floats:
         """η_t of the rounds that are left."""
-        return self.whole.values(self.rounds)[self.first : self.first + rounds]
+        return self.whole.values(self.first + rounds)[self.first :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +84,7 @@ class Plan:
 
     def planned(self, t: int) -> float:
         """Seconds that the method meant rounds t, t+1, … to take; infinite if it does not say."""
-        if self.strategy.schedule is not None:
-            return float(self.strategy.schedule.deadlines[t - self.first :].sum())
-        T = self.strategy.orders(0, np.arange(1)).deadline
-        return T * (self.strategy.setting.rounds - (t - self.first))
+        return self.strategy.planned(t - self.first)
 
 
 @dataclass(eq=False)
@@ -107,6 +103,8 @@ class Round:
         What for.
     tasks, guests : dict of int to Task
         By node: what counts in this round, and what is only to measure a node that nothing is known of.
+    took : dict of int to tuple of float
+        By node: seconds of computing, and all the rest of the round trip.
     rates : ndarray
         λ_u as it was expected when the round began; what its replies say of times comes too late for it.
     """
@@ -124,5 +122,10 @@ class Round:
     replied: set[int] = field(default_factory=set)
     updates: list[Update] = field(default_factory=list)
     done: dict[int, int] = field(default_factory=dict)
+    took: dict[int, tuple[float, float]] = field(default_factory=dict)
     contents: dict[int, Message] = field(default_factory=dict)
     rejected: Counter[str] = field(default_factory=Counter)
+
+    def batches(self, nodes: Iterable[int]) -> Ints:
+        """What each of some nodes was asked for; 0 for one that was not."""
+        return np.array([self.tasks[n].batch if n in self.tasks else 0 for n in nodes], dtype=np.int64)

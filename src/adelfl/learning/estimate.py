@@ -1,16 +1,86 @@
-"""σ² and G² of the bound, estimated from a few gradients at the initial model."""
+"""What the gradients are like: σ² and G² of the bound, and the spread of each layer, from a few half batches."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer
-from adelfl.learning.work import Ints, Samples
+from adelfl.learning.work import Ints, RoundWork, Samples
 from adelfl.planner import Constants
+from adelfl.theory.spread import Spread
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LOOKED_AT = 16  # devices of a round
+_STEP = 1e-2  # of the weights' norm, along the gradient, to see how it changes
+
+
+@dataclass(eq=False)
+class _Sums:
+    """Over devices, of each layer: what :meth:`Spread.from_pairs` needs."""
+
+    layers: int
+    devices: NDArray[np.float64] = field(init=False)
+    one_sample: NDArray[np.float64] = field(init=False)
+    noise: NDArray[np.float64] = field(init=False)
+    squares: NDArray[np.float64] = field(init=False)
+    total: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in ("devices", "one_sample", "noise", "squares"):
+            setattr(self, key, np.zeros(self.layers))
+
+    def add(self, l: int, pairs: dict[str, tuple[Tensor, Tensor]], half: int) -> tuple[float, float]:
+        """One device's two gradients of a layer, of ``half`` samples each; ‖g − g′‖² and ‖(g + g′)/2‖²."""
+        difference = square = 0.0
+        for name, (one, other) in pairs.items():
+            middle = (one + other) / 2.0
+            difference += float((one - other).square().sum())
+            square += float(middle.square().sum())
+            self.total[name] = self.total[name] + middle if name in self.total else middle
+        self.devices[l] += 1
+        self.one_sample[l] += half / 2.0 * difference
+        self.noise[l] += 1.0 / (2.0 * half)
+        self.squares[l] += square
+        return difference, square
+
+    def spread(self, layers: tuple[Layer, ...]) -> Spread:
+        norms = [
+            sum(float(self.total[n].square().sum()) for n in layer.parameters if n in self.total) for layer in layers
+        ]
+        return Spread.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
+
+
+class _Gradients:
+    """Gradients of a model at given weights, which stay as they are."""
+
+    def __init__(self, model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> None:
+        self.model, self.samples = model, samples
+        self.weights = {name: p.detach().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
+        self.buffers = {name: b.clone() for name, b in model.named_buffers()}
+        self.names = [name for layer in layers for name in layer.parameters]
+        self.loss = 0.0
+
+    def of(
+        self, rows: Ints, names: list[str] | None = None, shift: dict[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Of the mean loss of some rows, for some parameters, at the weights or a little beside them."""
+        names = self.names if names is None else names
+        weights = self.weights
+        if shift is not None:
+            weights = {n: (w + shift[n] if n in shift else w).detach().requires_grad_() for n, w in weights.items()}
+        x, y = self.samples.take(rows)
+        loss = functional.cross_entropy(functional_call(self.model, (weights, self.buffers), (x,)), y)
+        self.loss += float(loss.detach())
+        return dict(zip(names, torch.autograd.grad(loss, [weights[n] for n in names]), strict=True))
 
 
 def estimate_constants(
@@ -18,10 +88,11 @@ def estimate_constants(
     layers: tuple[Layer, ...],
     samples: Samples,
     chosen: list[Ints],
+    rho_c: float = Constants.rho_c,
 ) -> Constants:
-    """Estimate the variance of one sample's gradient, and G² of each layer, from two half batches of some devices.
+    """Estimate what a plan needs to know of the gradients, from two half batches of some devices.
 
-    Costs two passes per device, whatever the model.
+    Costs three passes per device, whatever the model. Δ_1 is 2 F(w_1)/ρ_c, which strong convexity allows it to be.
 
     Parameters
     ----------
@@ -33,20 +104,58 @@ def estimate_constants(
         All training samples.
     chosen : list of ndarray of int
         For each of some devices, an even number of its samples.
+    rho_c : float
+        Strong convexity, which is not estimated.
     """
-    weights = {name: p.detach().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
-    buffers = {name: b.clone() for name, b in model.named_buffers()}
-    names = [name for layer in layers for name in layer.parameters]
+    gradients, sums = _Gradients(model, layers, samples), _Sums(len(layers))
     differences, sizes = [], []
     for rows in chosen:
-        halves = []
-        for half in np.split(rows[: rows.size // 2 * 2], 2):
-            x, y = samples.take(half)
-            loss = functional.cross_entropy(functional_call(model, (weights, buffers), (x,)), y)
-            halves.append(dict(zip(names, torch.autograd.grad(loss, [weights[n] for n in names]), strict=True)))
-        one, other = halves
-        differences.append(rows.size // 2 * sum(float((one[n] - other[n]).square().sum()) for n in names))
-        sizes.append(
-            [sum(float((one[n] + other[n]).square().sum()) / 4.0 for n in layer.parameters) for layer in layers]
-        )
-    return Constants.from_pairs(differences, sizes, samples=1)
+        half = rows.size // 2
+        one, other = (gradients.of(part) for part in np.split(rows[: 2 * half], 2))
+        found = [sums.add(l, {n: (one[n], other[n]) for n in layer.parameters}, half) for l, layer in enumerate(layers)]
+        differences.append(half * sum(difference for difference, _ in found))
+        sizes.append([size for _, size in found])
+    loss = gradients.loss / (2 * len(chosen))
+    constants = Constants.from_pairs(differences, sizes, samples=1)
+    spread = replace(sums.spread(layers), curvature=_curvature(gradients, sums, layers, chosen))
+    return replace(constants, spread=spread, Delta1=2.0 * loss / rho_c)
+
+
+def _curvature(
+    gradients: _Gradients, sums: _Sums, layers: tuple[Layer, ...], chosen: list[Ints]
+) -> NDArray[np.float64]:
+    """ḡ_l·(H ḡ)_l/‖ḡ_l‖² by a finite difference along the mean gradient of the chosen rows."""
+    mean = {name: g / len(chosen) for name, g in sums.total.items()}
+    norm = float(torch.sqrt(sum((g.square().sum() for g in mean.values()), torch.zeros(()))))
+    size = float(torch.sqrt(sum((w.detach().square().sum() for w in gradients.weights.values()), torch.zeros(()))))
+    step = _STEP * max(size, 1e-6) / max(norm, 1e-12)
+    shift = {name: step * g for name, g in mean.items()}
+    beside: dict[str, Tensor] = {}
+    for rows in chosen:
+        for name, g in gradients.of(rows, shift=shift).items():
+            beside[name] = beside[name] + g / len(chosen) if name in beside else g / len(chosen)
+    found = np.zeros(len(layers))
+    for l, layer in enumerate(layers):
+        square = sum(float(mean[n].square().sum()) for n in layer.parameters)
+        change = sum(float(((beside[n] - mean[n]) * mean[n]).sum()) for n in layer.parameters)
+        found[l] = change / (step * square) if square > 0 else 0.0
+    return found
+
+
+def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work: RoundWork) -> Spread:
+    """The spread of the gradients as the devices of a round saw it: of those layers, and those samples, that they had.
+
+    A device that splits its batch in two and tells how far the halves' gradients differ does no more work for it.
+    """
+    gradients, sums = _Gradients(model, layers, samples), _Sums(len(layers))
+    starts, z, L = work.starts, work.progress.z, len(layers)
+    able = np.flatnonzero((z > 0) & (work.sizes >= 2))
+    for u in able[np.argsort(-z[able], kind="stable")][:_LOOKED_AT]:
+        half = int(work.sizes[u]) // 2
+        rows = work.rows[0][starts[u] : starts[u] + 2 * half]
+        done = layers[L - min(L, int(z[u])) :]
+        names = [n for layer in done for n in layer.parameters]
+        one, other = (gradients.of(part, names) for part in np.split(rows, 2))
+        for l, layer in enumerate(done, start=L - len(done)):
+            sums.add(l, {n: (one[n], other[n]) for n in layer.parameters}, half)
+    return sums.spread(layers).rounded()

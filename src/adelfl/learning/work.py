@@ -100,7 +100,7 @@ class RoundWork:
             tuple(rows[take] for rows in self.rows),
             sizes,
             self.A[chosen],
-            Progress(p.z[chosen], p.layers, p.local_iterations, p.rate[chosen]),
+            Progress(p.z[chosen], p.layers, p.local_iterations, p.rate[chosen], batch=self.sizes[chosen]),
             self.eta,
             None if self.width is None else self.width[chosen],
         )

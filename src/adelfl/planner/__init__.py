@@ -2,6 +2,6 @@
 
 from adelfl.planner.admit import SittingOut
 from adelfl.planner.problem import Constants, Problem
-from adelfl.planner.solve import Alternative, Method, Solution, plan
+from adelfl.planner.solve import Alternative, Method, Objective, Solution, plan
 
-__all__ = ["Alternative", "Constants", "Method", "Problem", "SittingOut", "Solution", "plan"]
+__all__ = ["Alternative", "Constants", "Method", "Objective", "Problem", "SittingOut", "Solution", "plan"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
+from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning_rate import InverseDecay, LearningRate
+from adelfl.theory.spread import Spread
 
 Floats = NDArray[np.float64]
 
@@ -31,6 +34,8 @@ class Constants:
         Heterogeneity gap.
     Delta1 : float
         E‖w_1 − w_opt‖².
+    spread : Spread or None
+        Of the gradients of each layer, which the tight objective uses; by default guessed from the others.
     """
 
     sigma2: float | tuple[float, ...] = 20.0
@@ -39,6 +44,7 @@ class Constants:
     rho_s: float = 1.0
     Gamma: float = 0.0
     Delta1: float = 1.0
+    spread: Spread | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for key in ("sigma2", "G2", "rho_s"):
@@ -46,6 +52,23 @@ class Constants:
                 _require(key, float(value), value > 0, "positive")
         for key in ("rho_c", "Gamma", "Delta1"):
             _require(key, getattr(self, key), getattr(self, key) >= 0, "zero or positive")
+
+    def spread_of(self, layers: int) -> Spread:
+        """Of the gradients of each layer; what is not known is guessed from σ² and G²."""
+        found = self.spread or Spread.guess(layers, float(np.mean(self.sigma2)), self.G2, self.rho_s)
+        return found.plausible()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; :meth:`from_dict` takes them back."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spread"}
+        return values | {"spread": None if self.spread is None else self.spread.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Constants:
+        """Rebuild what :meth:`to_dict` wrote, before it was JSON or after."""
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        spread = given.pop("spread", None)
+        return cls(**given, spread=None if spread is None else Spread.of(**spread))
 
     @classmethod
     def from_pairs(cls, differences: ArrayLike, sizes: ArrayLike, samples: int) -> Constants:
@@ -102,6 +125,8 @@ class Problem:
         E; the planner uses P_u / E.
     baseline_batch : int
         The fixed batch size that a plan is told apart from, in words and plots. It does not move the plan.
+    latency : LatencyModel
+        How long layers and uploads take; Theorem 1's plan is for the paper's exponential ones.
     """
 
     fleet: Fleet
@@ -113,6 +138,7 @@ class Problem:
     cohort: int | None = None
     local_iterations: int = 1
     baseline_batch: int = 16
+    latency: LatencyModel = field(default_factory=Exponential)
 
     def __post_init__(self) -> None:
         for key, lowest in (("rounds", 1), ("layers", 1), ("local_iterations", 1), ("baseline_batch", 1)):
@@ -130,6 +156,9 @@ class Problem:
         given = np.size(self.constants.G2)
         if given not in (1, self.layers):
             raise ConfigError(f"G2 must be one number or {self.layers}, one per layer, not {given}")
+        if self.constants.spread is not None and self.constants.spread.layers != self.layers:
+            given = self.constants.spread.layers
+            raise ConfigError(f"spread must be of {self.layers} layers, not {given}")
         if np.any(self.eta * self.constants.rho_c >= 1):
             raise ConfigError(
                 f"learning rate times rho_c must stay below 1, not {np.max(self.eta) * self.constants.rho_c:g}; "
@@ -145,6 +174,11 @@ class Problem:
     def sigma2(self) -> Floats:
         """σ_u², shape (groups,)."""
         return np.broadcast_to(np.asarray(self.constants.sigma2, dtype=np.float64), (self.fleet.groups,))
+
+    @property
+    def spread(self) -> Spread:
+        """Of the gradients of each layer; what is not known is guessed."""
+        return self.constants.spread_of(self.layers)
 
     @property
     def speed(self) -> Floats:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.clock import monotonic
-from adelfl.errors import ConfigError
-from adelfl.planner import exact, trust_region
+from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.planner import exact, tight, trust_region
 from adelfl.planner.admit import SittingOut, admit
+from adelfl.planner.crew import Crew
 from adelfl.planner.exact import Optimum
 from adelfl.planner.grouping import exact_cost, grouping_error, merge_equal, merge_near
 from adelfl.planner.problem import Problem
@@ -22,6 +23,7 @@ from adelfl.theory.bound import RoundCost
 from adelfl.theory.participation import P_EMPTY_LIMIT, p_empty_bound
 
 Method = Literal["exact", "trust-region"]
+Objective = Literal["paper", "tight"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,10 @@ class Solution:
         What was asked.
     schedule : Schedule
         Deadlines and batch sizes.
-    m : float
-        Batch scale of rule B3.
+    m : float or ndarray of shape (R,)
+        Batch scale of rule B3, one or one per round.
     bound : float
-        J, Theorem 1's bound on E‖w_{R+1} − w_opt‖².
+        J, the bound on E‖w_{R+1} − w_opt‖²: Theorem 1's, or the tight one.
     excess : float
         The part of it that a plan can change. Compare plans by this.
     uniform : Alternative
@@ -66,11 +68,13 @@ class Solution:
         What found the plan.
     seconds : float
         How long that took.
+    objective : str
+        "paper" for Theorem 1's bound, "tight" for the noise itself.
     """
 
     problem: Problem
     schedule: Schedule
-    m: float
+    m: float | NDArray[np.float64]
     bound: float
     excess: float
     uniform: Alternative
@@ -80,6 +84,7 @@ class Solution:
     grouping_error: float
     method: Method
     seconds: float
+    objective: Objective = "paper"
 
     @cached_property
     def baseline(self) -> Schedule:
@@ -113,35 +118,46 @@ class Solution:
         """What the plan buys, in words."""
         T = self.schedule.deadlines
         same = T.max() - T.min() <= 1e-9 * T.max()
+        way = "fall" if T[0] > T[-1] else "rise"
         shape = (
-            f"all {T.size} deadlines are {T[0]:.4g} s" if same else f"deadlines fall from {T[0]:.4g} s to {T[-1]:.4g} s"
+            f"all {T.size} deadlines are {T[0]:.4g} s"
+            if same
+            else f"deadlines {way} from {T[0]:.4g} s to {T[-1]:.4g} s"
         )
         gain = 1.0 - self.excess / self.uniform.excess
         worth = (
             "a uniform deadline is the best plan here"
             if gain < 1e-9
-            else f"the plannable part of the bound is {gain:.1%} lower than for the best uniform deadline"
+            else f"the {_PART[self.objective]} is {gain:.1%} lower than for the best uniform deadline"
         )
         out = sum(s.count for s in self.sitting_out)
         left = f" {out} of {self.problem.fleet.size} devices sit out." if out else ""
         return f"{shape[0].upper()}{shape[1:]}; {worth}. {self.advice}{left}"
 
 
+_PART = {"paper": "plannable part of the bound", "tight": "noise that training is left with"}
+
+
 def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.095 else f"{share:.1%}" if share >= 0.00095 else "less than 0.1%"
 
 
-def plan(problem: Problem, *, method: Method = "exact", strict: bool = False) -> Solution:
-    """Solve Problem 2.
+def plan(
+    problem: Problem, *, method: Method = "exact", strict: bool = False, objective: Objective = "tight"
+) -> Solution:
+    """Plan deadlines and batch sizes.
 
     Parameters
     ----------
     problem : Problem
         Fleet, budget, rounds, learning rate and constants.
     method : {"exact", "trust-region"}
-        The exact solver, or the paper's general one (slower; the reference).
+        Of the paper's objective: the exact solver, or the paper's general one (slower; the reference).
     strict : bool
         Fail if a device cannot be served, instead of letting it sit out.
+    objective : {"tight", "paper"}
+        Minimise the noise of the rounds itself (docs/beyond.md), which asks for no order of the deadlines and lets no
+        device sit out that can send anything, or Theorem 1's bound on it (Problem 2).
 
     Returns
     -------
@@ -154,6 +170,10 @@ def plan(problem: Problem, *, method: Method = "exact", strict: bool = False) ->
     """
     if method not in get_args(Method):
         raise ConfigError(f"method must be one of {', '.join(get_args(Method))}, not {method!r}")
+    if objective not in get_args(Objective):
+        raise ConfigError(f"objective must be one of {', '.join(get_args(Objective))}, not {objective!r}")
+    if objective == "tight":
+        return _plan_tight(problem, strict=strict)
     start = monotonic()
     keep, sitting_out = admit(problem, strict=strict)
     every = exact_cost(problem, keep)
@@ -200,6 +220,58 @@ def plan(problem: Problem, *, method: Method = "exact", strict: bool = False) ->
         grouping_error=grouping_error(distinct, cost, best.T, best.m),
         method=method,
         seconds=seconds,
+    )
+
+
+def _plan_tight(problem: Problem, *, strict: bool) -> Solution:
+    start = monotonic()
+    c, eta, crew = problem.constants, problem.eta, Crew.of(problem)
+    best = tight.solve(crew, eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1)
+    level = tight.solve(crew, eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1, uniform=True)
+    out = problem.fleet.upload >= best.T.max()
+    sitting_out = tuple(
+        SittingOut(
+            int(i),
+            problem.fleet.name(int(i)),
+            int(problem.fleet.count[i]),
+            f"its upload of {problem.fleet.upload[i]:.4g} s outlasts the longest deadline of {best.T.max():.4g} s",
+        )
+        for i in np.flatnonzero(out)
+    )
+    if strict and sitting_out:
+        raise InfeasibleBudgetError(
+            f"{sitting_out[0].name} would sit out: {sitting_out[0].reason}",
+            binding=sitting_out[0].reason,
+            smallest_budget=None,
+        )
+    schedule = Schedule(
+        problem.fleet,
+        problem.layers,
+        best.T,
+        m=best.m,
+        sits_out=out,
+        cohort=problem.cohort,
+        local_iterations=problem.local_iterations,
+    )
+    smallest = schedule.batch_sizes(int(np.argmin(best.T)))
+    alone = np.flatnonzero((smallest == 1) & ~out)
+    binding = ("budget", *(f"one sample: {problem.fleet.name(int(i))}" for i in alone[:1]))
+    return Solution(
+        problem=problem,
+        schedule=schedule,
+        m=best.m,
+        bound=best.bound,
+        excess=best.excess,
+        uniform=Alternative(
+            problem.mean_deadline, float(np.broadcast_to(level.m, best.T.shape)[0]), level.bound, level.excess
+        ),
+        binding=binding,
+        sitting_out=sitting_out,
+        warnings=(),
+        grouping_error=tight.grouping_error(crew, best),
+        method="exact",
+        seconds=monotonic() - start,
+        objective="tight",
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.partition import Partition
-from adelfl.latency import Exponential, LatencyModel
+from adelfl.latency import Exponential
 from adelfl.seeds import rng_for
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting
+from adelfl.simulation.world import World
+from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting, Strategy
 
 Bools = NDArray[np.bool_]
 
@@ -21,46 +24,68 @@ def draw_cohort(setting: Setting, seed: int, t: int) -> Ints:
     return np.sort(chosen)
 
 
-def draw_progress(
-    setting: Setting,
-    latency: LatencyModel,
-    seed: int,
-    t: int,
-    devices: Ints,
-    orders: Orders,
-    dropout: float = 0.0,
-) -> tuple[Progress, float]:
-    """How far each device comes by the deadline, and when the round ends (seconds after its start).
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A round before it is trained.
 
-    With some probability a device drops out of the round: nothing comes from it, and nobody knows that beforehand. Who
-    waits for everybody learns of it and goes on without it.
+    Attributes
+    ----------
+    progress : Progress
+        How far each device came by the deadline.
+    length : float
+        Seconds from its start to its end.
+    seconds, upload : ndarray, shape (U,)
+        How long each computed and uploaded, as far as a server can see: of a device from which nothing came, the time
+        that it was thought to have, and NaN.
     """
+
+    progress: Progress
+    length: float
+    seconds: Floats
+    upload: Floats
+
+
+def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: Ints, orders: Orders) -> Drawn:
+    """How far each device comes by the deadline, and when the round ends.
+
+    A device that drops out sends nothing, and nobody knows that beforehand. Who waits for everybody learns of it and
+    goes on without it.
+    """
+    setting = strategy.setting
     L, E = setting.layers, setting.local_iterations
-    takes_part = orders.batch > 0
+    asked, nothing = orders.batch > 0, np.full(devices.size, np.nan)
     if orders.guaranteed:
-        return _everything(takes_part, L, E), orders.deadline
-    stays = np.ones(devices.size, dtype=np.bool_)
-    if dropout > 0:
-        stays = rng_for(seed, "dropout", t).random(setting.devices)[devices] >= dropout
+        return Drawn(_everything(asked, L, E), orders.deadline, np.zeros(devices.size), nothing)
+    takes_part = asked & world.there(devices, t, now)
     cost = orders.batch if orders.width is None else orders.batch * orders.width**2
-    P, B = setting.compute[devices], setting.upload[devices]
-    rng = rng_for(seed, "latency", t)
-    finished = np.cumsum(latency.layer_times(rng, cost / P, E * L), axis=1)
-    upload = latency.upload_times(rng, B)
+    rng = rng_for(world.seed, "latency", t)
+    finished = np.cumsum(world.latency.layer_times(rng, cost / world.speed(devices, now), E * L, L), axis=1)
+    upload = world.latency.upload_times(rng, world.upload[devices], L)
+    whole = upload if upload.ndim == 1 else upload[:, -1]
     if np.isinf(orders.deadline):
-        ends = np.where(takes_part & stays, finished[:, -1] + upload, 0.0)
-        return _everything(takes_part & stays, L, E), float(ends.max())
-    left = orders.deadline - upload
-    z = np.where(takes_part & stays, (finished <= left[:, None]).sum(axis=1), 0)
-    rate = np.where(takes_part, P * np.maximum(left, 0.0) / np.maximum(cost, 1e-300), 0.0)
-    if isinstance(latency, Exponential):
-        return Progress(z, L, E, rate), orders.deadline
+        ends = np.where(takes_part, finished[:, -1] + whole, 0.0)
+        return Drawn(_everything(takes_part, L, E), float(ends.max()), finished[:, -1], whole)
+    P, B = strategy.believed(devices)
+    T = orders.deadline
+    # Of what is finished by then, the upload takes as long as it is large.
+    sending = upload[:, None] if upload.ndim == 1 else upload[:, np.minimum(np.arange(E * L), L - 1)]
+    z = np.where(takes_part, (finished <= T - sending).sum(axis=1), 0)
+    left = np.maximum(T - B, 0.0)
+    rate = np.where(asked, P * left / np.maximum(cost, 1e-300), 0.0)
+    chances = None
+    if not isinstance(setting.latency, Exponential):
 
-    def chances() -> Floats:
-        found = latency.delivery(np.maximum(cost, 1e-300) / P, np.maximum(left, 0.0), L)
-        return np.where(takes_part[:, None], found, 0.0)
+        def chances() -> Floats:
+            found = setting.latency.delivery(np.maximum(cost, 1e-300) / P, B, np.full(devices.size, T), L)
+            return np.where((asked & (B < T))[:, None], found, 0.0)
 
-    return Progress(z, L, E, rate, chances), orders.deadline
+    through = z >= E * L
+    sent = np.take_along_axis(sending, np.maximum(z - 1, 0)[:, None], axis=1)[:, 0] if upload.ndim == 2 else upload
+    seconds = np.where(z > 0, np.where(through, finished[:, -1], T - sent), left)
+    length = T
+    if orders.early and asked.any() and through[asked].all():
+        length = float((finished[:, -1] + whole)[asked].max())
+    return Drawn(Progress(z, L, E, rate, chances, orders.batch), length, seconds, np.where(z > 0, sent, np.nan))
 
 
 def _everything(takes_part: Bools, layers: int, iterations: int) -> Progress:

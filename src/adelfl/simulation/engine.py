@@ -17,16 +17,18 @@ from torch.nn import functional
 from adelfl.clock import VirtualClock, monotonic
 from adelfl.data import Dataset, Partition
 from adelfl.errors import AdelError, ConfigError
-from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning.engines import EngineName, LocalWork, build_engine, find_device
+from adelfl.learning.estimate import look_at
 from adelfl.learning.hetero import Hetero
 from adelfl.learning.layers import Layer
 from adelfl.learning.work import Engine, RoundWork, Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter, Weights
-from adelfl.simulation.draws import draw_cohort, draw_progress, draw_rows
-from adelfl.strategies.base import Strategy
+from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
+from adelfl.simulation.world import World
+from adelfl.strategies.base import Outcome, Strategy
 from adelfl.strategies.heterofl import WIDTHS
 from adelfl.summary import Summary
+from adelfl.theory.spread import Spread
 
 _CHECKPOINT_SECONDS = 2.0
 _EVALUATION_NUMBERS = 1 << 21  # inputs that are evaluated at once
@@ -57,16 +59,14 @@ class Experiment:
         Of the run's luck.
     local : LocalWork
         Local iterations, regularisation, momentum.
-    latency : LatencyModel
-        How long layers and uploads take.
     engine : str
         "auto", "fused", "stacked" or "loop".
     device : str
         Torch device.
     evaluations : int
         How often accuracy is measured, evenly over the budget.
-    dropout : float
-        Probability that a device drops out of a round.
+    world : World, optional
+        What really happens to the devices; by default what the strategy's setting says.
     make_engine : callable, optional
         Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
     """
@@ -78,11 +78,10 @@ class Experiment:
     strategy: Strategy
     seed: int
     local: LocalWork = field(default_factory=LocalWork)
-    latency: LatencyModel = field(default_factory=Exponential)
     engine: EngineName = "auto"
     device: str = "cpu"
     evaluations: int = 50
-    dropout: float = 0.0
+    world: World | None = None
     make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
 
     def __post_init__(self) -> None:
@@ -94,6 +93,8 @@ class Experiment:
                 f"the partition is of {self.partition.samples} samples, "
                 f"but the training set has {self.dataset.y_train.size}"
             )
+        if self.world is not None and self.world.fleet.size != devices:
+            raise ConfigError(f"the world has {self.world.fleet.size} devices, the strategy's fleet {devices}")
         if self.strategy.setting.layers != len(self.layers):
             raise ConfigError(
                 f"the strategy counts {self.strategy.setting.layers} layers, the model {len(self.layers)}"
@@ -148,6 +149,7 @@ class _Round:
     end: float
     work: RoundWork | None  # None if nobody contributes
     row: dict[str, Any]
+    looked_at: bool  # whether the strategy wants to know of the gradients before it goes on
 
 
 def _next_few(rounds: Iterator[_Round]) -> deque[_Round]:
@@ -157,7 +159,7 @@ def _next_few(rounds: Iterator[_Round]) -> deque[_Round]:
     for r in rounds:
         found.append(r)
         samples += sum(r.row["batch"])
-        if len(found) == _AHEAD or samples >= _AHEAD_SAMPLES:
+        if r.looked_at or len(found) == _AHEAD or samples >= _AHEAD_SAMPLES:
             break
     return found
 
@@ -166,15 +168,19 @@ class _Run:
     def __init__(self, experiment: Experiment, writer: RunWriter | None, report: Report | None) -> None:
         self.experiment, self.writer, self.report = experiment, writer, report
         self.setting = experiment.strategy.setting
-        self.eta = self.setting.learning_rate.values(self.setting.rounds)
+        self.strategy = deepcopy(experiment.strategy)  # it learns; an experiment can be run again
+        s = self.setting
+        self.world = experiment.world or World(s.fleet, experiment.seed, s.budget, s.latency)
+        self.eta = s.learning_rate.values(self.strategy.rounds)
         device = find_device(experiment.device)
         data = experiment.dataset
         x, y, self.x_test, self.y_test = (
             torch.from_numpy(v).to(device) for v in (data.x_train, data.y_train, data.x_test, data.y_test)
         )
         self.model = deepcopy(experiment.model).to(device).train()
-        widths = experiment.strategy.orders(0, np.arange(1)).width is not None
+        widths = self.strategy.orders(0, np.arange(1)).width is not None
         e, samples = experiment, Samples(x, y)
+        self.samples = samples
         if e.make_engine is not None:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
         else:
@@ -184,20 +190,25 @@ class _Run:
     def go(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
         clock = VirtualClock(0.0 if checkpoint is None else checkpoint.time)
         rounds = self._rounds(0 if checkpoint is None else checkpoint.round, clock.now())
+        if checkpoint is not None:
+            self._learn_again(checkpoint.round)
         upcoming = _next_few(rounds)
         if checkpoint is None:
             self._keep(self._evaluated({"round": 0, "time": 0.0}), 0.0)
         else:
             self._load(checkpoint.weights)
-            self._remember()
         saved = monotonic()
         while upcoming:
             began = monotonic()
             current = upcoming.popleft()
             loss = self._train(current)
             clock.sleep_until(current.end)
-            upcoming = upcoming or _next_few(rounds)
             row = current.row | {"train_loss": loss}
+            if current.looked_at and current.work is not None:
+                seen = look_at(self.model, self.experiment.layers, self.samples, current.work)
+                row["gradients"] = seen.to_dict()
+                self.strategy.learn(seen)
+            upcoming = upcoming or _next_few(rounds)
             if not upcoming or self._is_due(current):
                 row = self._evaluated(row)
             self._keep(row, monotonic() - began)
@@ -217,22 +228,26 @@ class _Run:
 
     def _round(self, t: int, now: float) -> _Round | None:
         """What will happen in round t; None if there is no such round, or none that fits into the budget."""
-        e, s = self.experiment, self.setting
-        if t >= s.rounds:
+        e, s, strategy = self.experiment, self.setting, self.strategy
+        if t >= strategy.rounds:
             return None
         devices = draw_cohort(s, e.seed, t)
-        orders = e.strategy.orders(t, devices)
+        orders = strategy.orders(t, devices)
         if np.shape(orders.batch) != devices.shape:
             what = f"batch sizes of shape {np.shape(orders.batch)} for {devices.size} devices"
-            raise ConfigError(f"strategy {e.strategy.name!r}: orders gave {what}")
-        progress, length = draw_progress(s, e.latency, e.seed, t, devices, orders, e.dropout)
+            raise ConfigError(f"strategy {strategy.name!r}: orders gave {what}")
+        drawn = draw_round(strategy, self.world, t, now, devices, orders)
+        progress, length = drawn.progress, drawn.length
         if now + length > s.budget * (1 + 1e-9):
             return None
-        A = e.strategy.weights(t, progress)
+        A = strategy.weights(t, progress)
         if np.shape(A) != (devices.size, s.layers):
             wanted = f"({devices.size}, {s.layers}), devices by layers"
-            raise ConfigError(f"strategy {e.strategy.name!r}: weights must have shape {wanted}, not {np.shape(A)}")
+            raise ConfigError(f"strategy {strategy.name!r}: weights must have shape {wanted}, not {np.shape(A)}")
         end = now + length
+        strategy.observe(
+            Outcome(t, devices, orders.batch, progress.z, drawn.seconds, drawn.upload, max(0.0, s.budget - end))
+        )
         rows = draw_rows(e.partition, e.seed, t, devices, orders.batch, s.local_iterations)
         work = RoundWork(rows, orders.batch, A, progress, float(self.eta[t]), orders.width)
         row = {
@@ -248,7 +263,20 @@ class _Run:
         }
         if devices.size < s.devices:
             row["devices"] = devices.tolist()
-        return _Round(t, now, end, work if work.contributes.any() else None, row)
+        return _Round(t, now, end, work if work.contributes.any() else None, row, strategy.looks_at(t))
+
+    def _learn_again(self, rounds: int) -> None:
+        """Let the strategy see what an interrupted run had seen: the rounds over again, with nothing trained."""
+        known = self._remember()
+        if type(self.strategy).observe is Strategy.observe:
+            return
+        now = 0.0
+        for t in range(rounds):
+            found = self._round(t, now)
+            assert found is not None
+            now = found.end
+            if "gradients" in (row := known[t + 1]):
+                self.strategy.learn(Spread.of(**row["gradients"]))
 
     def _train(self, r: _Round) -> float | None:
         """Do the round's local work and merge it; the mean loss of those who contributed, if anybody did."""
@@ -280,11 +308,13 @@ class _Run:
         if self.report is not None:
             self.report(row)
 
-    def _remember(self) -> None:
+    def _remember(self) -> list[dict[str, Any]]:
         """Count the rows that an interrupted run has already."""
         assert self.writer is not None
-        for row in RunRecord(self.writer.folder).rounds:
+        rows = RunRecord(self.writer.folder).rounds
+        for row in rows:
             self.summary.add(row)
+        return rows
 
     def _evaluated(self, row: dict[str, Any]) -> dict[str, Any]:
         loss, accuracy = self._evaluate(row["round"])

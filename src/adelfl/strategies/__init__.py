@@ -18,6 +18,7 @@ __all__ = ["BUILT_IN", "Orders", "Progress", "Setting", "Strategy", "find_strate
 BUILT_IN = {
     "oracle": "adelfl.strategies.oracle:Oracle",
     "adel": "adelfl.strategies.adel:Adel",
+    "adel-paper": "adelfl.strategies.adel_paper:AdelPaper",
     "salf": "adelfl.strategies.salf:Salf",
     "heterofl": "adelfl.strategies.heterofl:HeteroFL",
     "drop": "adelfl.strategies.drop:Drop",

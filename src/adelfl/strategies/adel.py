@@ -1,44 +1,57 @@
-"""ADEL-FL: SALF's merge on a plan of deadlines and batch sizes.
+"""ADEL-FL beyond its paper: a plan by the noise itself, a merge by precision, and both learn while training goes on.
 
-Goren, Lang, Shlezinger, Cohen, "Adaptive deadline and batch layered synchronized federated learning" (Algorithm 1).
+    T_1..T_R, m_1..m_R  =  argmin Σ_t a_t N(T_t, m_t)   within   Σ T_t ≤ T_max            (docs/beyond.md)
+    S_t^u = max(1, ⌊m_t P_u (T_t − B_u)/T_t⌋)                                              (B3)
+    w^l ← w^l − η_t Σ_u A[u,l] g_u^l,    A[u,l] = c_l v_u 1[u delivered l] / Σ_w v_w 1[w delivered l]
+    v_u = 1/(σ_l²/S_u + M ζ_l²),         1 ≤ c_l ≤ 1/(1 − p_l)
 
-    T_1..T_R, m  =  argmin of Theorem 1's bound within Σ T_t ≤ T_max                    (Problem 2)
-    S_t^u = max(1, ⌊m P_u (T_t − B_u)/T_t⌋)                                              (B3)
-    w^l ← w^l − η_t Σ_u A[u,l] g_u^l,     A as in SALF                                   (eq. 5)
+The paper's own method is ``adel-paper``.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from adelfl.errors import ConfigError
-from adelfl.planner import Problem, Solution, plan
+from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.planner.beliefs import Beliefs
+from adelfl.planner.crew import Crew
+from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
 from adelfl.schedule import Schedule
-from adelfl.strategies.base import AverageOver, Correction, Ints, Orders, Setting, check_choice
-from adelfl.strategies.salf import Salf
+from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Setting, Strategy, check_choice
+from adelfl.strategies.merge import AverageOver, Correction, Gradients, layerwise
+from adelfl.theory.spread import Spread
+from adelfl.theory.tight import memory
 
 Deadlines = Literal["planned", "uniform"]
-Batches = Literal["planned", "fixed", "proportional"]
+Rounds = Literal["given", "auto"]
+
+_LOOKS = 10  # times in a run that the gradients are looked at again
+_NEW = 0.3  # weight of what is seen then
+_SAMPLE = 2048  # devices
+_MOST_ROUNDS = 4  # times the given number, where the number is to be found
 
 
-class Adel(Salf):
-    """SALF with planned deadlines and batch sizes; nothing else differs.
+class Adel(Strategy):
+    """Planned deadlines and batch sizes for the noise that they leave.
 
     Parameters
     ----------
     setting : Setting
     schedule : Schedule, optional
-        A plan made elsewhere; by default Problem 2 is solved for the whole fleet.
+        A plan made elsewhere, which is then kept to.
+    replan : bool
+        Whether speeds, uploads and gradients are learned, and the rest of the rounds planned again after each.
+    batch_scale : {"per-round", "one"}
+        m_t for every round, or one m for all.
     deadlines : {"planned", "uniform"}
-        Which half of the plan is kept, to see what each is worth: planned T_t, or T_max/R.
-    batches : {"planned", "fixed", "proportional"}
-        Planned m (with uniform deadlines: the best m for those), the baselines' S for everybody, or rule B3 with the m
-        that makes S the mean batch size: proportional to speed, but not planned.
     average_over, correction
-        As for SALF.
+        How delivered layers are merged (:func:`adelfl.strategies.merge.layerwise`).
+    rounds : {"given", "auto"}
+        Whether to choose the number of rounds too.
+    max_rounds : int, optional
+        The most that may be chosen; by default four times the given number.
     """
 
     name = "adel"
@@ -48,78 +61,203 @@ class Adel(Salf):
         setting: Setting,
         *,
         schedule: Schedule | None = None,
+        replan: bool = True,
+        batch_scale: BatchScale = "per-round",
         deadlines: Deadlines = "planned",
-        batches: Batches = "planned",
-        average_over: AverageOver = "contributors",
-        correction: Correction = "unbiased",
+        average_over: AverageOver = "precision",
+        correction: Correction = "adaptive",
+        rounds: Rounds = "given",
+        max_rounds: int | None = None,
     ) -> None:
-        super().__init__(setting, average_over=average_over, correction=correction)
+        super().__init__(setting)
+        for key, value, allowed in (
+            ("batch_scale", batch_scale, BatchScale),
+            ("deadlines", deadlines, Deadlines),
+            ("average_over", average_over, AverageOver),
+            ("correction", correction, Correction),
+            ("rounds", rounds, Rounds),
+        ):
+            check_choice(key, value, allowed)
+        if not isinstance(replan, bool):
+            raise ConfigError(f"strategy option replan must be true or false, not {replan!r}")
+        if max_rounds is not None and (
+            not isinstance(max_rounds, int) or isinstance(max_rounds, bool) or max_rounds < 1
+        ):
+            raise ConfigError(f"strategy option max_rounds must be a whole number of at least 1, not {max_rounds!r}")
         if schedule is not None and not isinstance(schedule, Schedule):
             raise ConfigError("strategy option schedule must be a Schedule; it can be given from Python only")
-        check_choice("deadlines", deadlines, Deadlines)
-        check_choice("batches", batches, Batches)
-        if schedule is not None and (deadlines, batches) != ("planned", "planned"):
-            raise ConfigError("strategy options deadlines and batches belong to a plan made here; schedule is given")
+        self.replan = replan and schedule is None
+        self.batch_scale: BatchScale = batch_scale
         self.deadlines: Deadlines = deadlines
-        self.batches: Batches = batches
-        self._notes: tuple[str, ...] = ()
+        self.average_over: AverageOver = average_over
+        self.correction: Correction = correction
+        self.spread: Spread = setting.spread
+        self._seen: Spread = setting.constants.spread or setting.spread  # as it was seen, negative squares and all
+        variation = getattr(getattr(setting.latency, "law", None), "variation", 1.0)
+        self.beliefs = Beliefs(setting.compute, setting.upload, variation)
+        by_speed = np.argsort(setting.compute, kind="stable")
+        places = np.linspace(0, setting.devices - 1, min(setting.devices, _SAMPLE)).round().astype(np.int64)
+        self._sample = by_speed[places]  # who stands for the fleet when the rest is planned again
+        self._rounds = setting.rounds
+        self.chooses_rounds = rounds == "auto" and schedule is None
+        if self.chooses_rounds:
+            self._rounds = best_rounds(setting.problem(), max_rounds or _MOST_ROUNDS * setting.rounds, self._weighting)
+        self._eta = setting.learning_rate.values(self._rounds)
         if schedule is None:
-            solution = plan(_problem(setting))
-            schedule = _part_of(solution, deadlines, batches)
-            out = sum(s.count for s in solution.sitting_out)
-            named = "; ".join(f"{s.name} (× {s.count}): {s.reason}" for s in solution.sitting_out[:3])
-            more = " …" if len(solution.sitting_out) > 3 else ""
-            self._notes = solution.warnings + ((f"{out} devices sit out: {named}{more}",) if out else ())
+            schedule = self._first_plan()
         self._schedule = schedule
+        self._T = schedule.deadlines.copy()
+        self._m = None if schedule.m is None else np.broadcast_to(schedule.m, self._T.shape).copy()
+
+    @property
+    def _weighting(self) -> Literal["precision", "equal"]:
+        return "precision" if self.average_over == "precision" else "equal"
 
     @property
     def label(self) -> str:
-        """Name what is left of the plan, if it is not all of it."""
-        parts = ((self.deadlines, "deadlines"), (self.batches, "batches"))
-        changed = [f"{value} {what}" for value, what in parts if value != "planned"]
-        return super().label + (f" ({', '.join(changed)})" if changed else "")
+        """Name what differs from the whole method."""
+        said = []
+        if not self.replan:
+            said.append("no replanning")
+        if self.batch_scale == "one":
+            said.append("one m")
+        if self.deadlines == "uniform":
+            said.append("uniform deadlines")
+        if self.average_over != "precision":
+            said.append(f"average over {self.average_over}")
+        if self.correction != "adaptive":
+            said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
+        if self.chooses_rounds:
+            said.append("chosen rounds")
+        return self.name + (f" ({', '.join(said)})" if said else "")
 
     @property
     def schedule(self) -> Schedule:
-        """The plan."""
+        """The plan before the first round."""
         return self._schedule
 
     @property
+    def rounds(self) -> int:
+        """R, given or chosen."""
+        return self._rounds
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """The plan's warnings, and who sits out."""
-        return self._notes
+        """Who cannot take part, and how many rounds were chosen."""
+        said = []
+        late = self.setting.fleet.upload >= self._T.max()
+        if late.any():
+            out = int(self.setting.fleet.count[late].sum())
+            said.append(f"{out} devices sit out: their uploads outlast every deadline (at most {self._T.max():.4g} s)")
+        if self.chooses_rounds:
+            said.append(f"{self._rounds} rounds were chosen")
+        return tuple(said)
+
+    def believed(self, devices: Ints) -> tuple[Floats, Floats]:
+        """What has been learned by now."""
+        return self.beliefs.compute(devices), self.beliefs.upload(devices)
+
+    def planned(self, t: int) -> float:
+        """Seconds that rounds t, t+1, … are meant to take."""
+        return float(self._T[t:].sum())
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """Planned T_t, and B3's batch sizes."""
-        groups = self.setting.group[devices]
-        return Orders(float(self._schedule.deadlines[t]), self._schedule.batch_sizes(t, groups))
+        """Planned T_t, and rule B3's batch sizes for the speeds that are believed."""
+        T = float(self._T[t])
+        if self._m is None:
+            return Orders(T, self._schedule.batch_sizes(t, self.setting.group[devices]), early=True)
+        P, B = self.believed(devices)
+        sizes = np.maximum(1.0, np.floor(self._m[t] * P / self.setting.local_iterations * (T - B) / T))
+        sits_out = self._schedule.sits_out[self.setting.group[devices]]
+        return Orders(T, np.where((B < T) & ~sits_out, sizes, 0.0).astype(np.int64), early=True)
 
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """The merge, with what is known of the gradients."""
+        known = Gradients(self.spread, float(self._eta[t]), self._memory(t))
+        return layerwise(progress, self.correction, self.average_over, known)
 
-def _part_of(solution: Solution, deadlines: Deadlines, batches: Batches) -> Schedule:
-    """The plan, or only its deadlines or its batch sizes, with what the baselines do in place of the other."""
-    found, problem = solution.schedule, solution.problem
-    if deadlines == "uniform":
-        T = np.full(found.rounds, solution.uniform.deadline)
-        found = replace(found, deadlines=T, m=solution.uniform.m)
-    if batches == "fixed":
-        return replace(found, m=None, batch=problem.baseline_batch)
-    if batches == "proportional":
-        fleet, T_mean = problem.fleet, solution.uniform.deadline
-        reach = fleet.compute / problem.local_iterations * np.maximum(0.0, 1.0 - fleet.upload / T_mean)
-        takes_part = fleet.count * ~found.sits_out
-        return replace(found, m=problem.baseline_batch * takes_part.sum() / (takes_part @ reach))
-    return found
+    def _memory(self, t: int) -> float:
+        return memory(self._eta[t:], self.setting.constants.rho_c)
 
+    # -- learning
 
-def _problem(setting: Setting) -> Problem:
-    return Problem(
-        fleet=setting.fleet,
-        layers=setting.layers,
-        rounds=setting.rounds,
-        budget=setting.budget,
-        learning_rate=setting.learning_rate,
-        constants=setting.constants,
-        cohort=setting.cohort,
-        local_iterations=setting.local_iterations,
-        baseline_batch=setting.batch,
-    )
+    def observe(self, outcome: Outcome) -> None:
+        """Learn how fast devices are, and give the time that is left to the rounds that are left."""
+        o = outcome
+        if self.replan:
+            self.beliefs.observe(o.devices, o.batch, o.z, o.seconds, o.upload)
+        t = o.t + 1
+        if t >= self._rounds or o.left <= 0:
+            return
+        if self.replan:
+            try:
+                found = self._plan(t, o.left)
+            except InfeasibleBudgetError:
+                pass  # by what is believed nobody can deliver any more: better the old plan than none
+            else:
+                self._T[t:], self._m = (
+                    found.T,
+                    np.concatenate([self._scales()[:t], np.broadcast_to(found.m, found.T.shape)]),
+                )
+                return
+        self._T[t:] *= o.left / self._T[t:].sum()
+
+    def _scales(self) -> Floats:
+        assert self._m is not None
+        return self._m
+
+    def looks_at(self, t: int) -> bool:
+        """Some times in a run."""
+        every = max(1, self._rounds // _LOOKS)
+        return self.replan and (t + 1) % every == 0 and t + 1 < self._rounds
+
+    def learn(self, spread: Spread) -> None:
+        """Mix what was seen into what was known."""
+        self._seen = self._seen.mixed(spread, _NEW)
+        self.spread = self._seen.plausible()
+
+    # -- planning
+
+    def _first_plan(self) -> Schedule:
+        s = self.setting
+        crew = Crew.of(s.problem(), self._weighting)
+        found = self._solve(crew, 0, s.budget, THOROUGH)
+        return Schedule(
+            s.fleet,
+            s.layers,
+            found.T,
+            m=found.m,
+            sits_out=s.fleet.upload >= found.T.max(),
+            cohort=s.cohort,
+            local_iterations=s.local_iterations,
+        )
+
+    def _plan(self, t: int, left: float) -> TightPlan:
+        """The rounds from t on, with what is believed by now."""
+        s, b, some = self.setting, self.beliefs, self._sample
+        share = 1.0 if s.cohort is None else s.cohort / s.devices
+        crew = Crew(
+            P=b.compute(some) / s.local_iterations,
+            B=b.upload(some),
+            count=np.full(some.size, s.devices / some.size),
+            chance=share * (1.0 - b.away(some)),
+            layers=s.layers,
+            spread=self.spread,
+            memory=self._memory(t),
+            latency=s.latency,
+            weighting=self._weighting,
+        )
+        return self._solve(crew, t, left, QUICK)
+
+    def _solve(self, crew: Crew, t: int, budget: float, effort: Effort) -> TightPlan:
+        c, eta = self.setting.constants, self._eta[t:]
+        return solve(
+            crew,
+            eta,
+            budget,
+            rho_c=c.rho_c,
+            Delta1=c.Delta1,
+            batch_scale=self.batch_scale,
+            uniform=self.deadlines == "uniform",
+            effort=effort,
+        )

@@ -12,29 +12,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
+from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning_rate import LearningRate
-from adelfl.planner import Constants
+from adelfl.planner import Constants, Problem
 from adelfl.schedule import Schedule
-from adelfl.theory.participation import log_p_empty
+from adelfl.theory import tight
+from adelfl.theory.participation import delivery, log_p_empty
+from adelfl.theory.spread import Spread
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-Correction = Literal["unbiased", "none"]
-AverageOver = Literal["contributors", "all"]
-
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """All that a strategy may know before the first round.
+    """All that a strategy may know before the first round. It need not be true.
 
     Attributes
     ----------
@@ -52,6 +52,8 @@ class Setting:
         Devices drawn in a round; None for all.
     local_iterations : int
         E.
+    latency : LatencyModel
+        How long layers and uploads are thought to take.
     """
 
     fleet: Fleet
@@ -63,6 +65,22 @@ class Setting:
     constants: Constants = field(default_factory=Constants)
     cohort: int | None = None
     local_iterations: int = 1
+    latency: LatencyModel = field(default_factory=Exponential)
+
+    @cached_property
+    def eta(self) -> Floats:
+        """η_t, shape (R,)."""
+        return self.learning_rate.values(self.rounds)
+
+    @cached_property
+    def memory(self) -> float:
+        """How many rounds a lasting bias adds up over."""
+        return tight.memory(self.eta, self.constants.rho_c)
+
+    @cached_property
+    def spread(self) -> Spread:
+        """Of the gradients of each layer, as far as it is known before the first round."""
+        return self.constants.spread_of(self.layers)
 
     @cached_property
     def group(self) -> Ints:
@@ -78,6 +96,21 @@ class Setting:
     def upload(self) -> Floats:
         """B_u of each device, shape (N,)."""
         return self.fleet.upload[self.group]
+
+    def problem(self) -> Problem:
+        """What the planner is asked."""
+        return Problem(
+            fleet=self.fleet,
+            layers=self.layers,
+            rounds=self.rounds,
+            budget=self.budget,
+            learning_rate=self.learning_rate,
+            constants=self.constants,
+            cohort=self.cohort,
+            local_iterations=self.local_iterations,
+            baseline_batch=self.batch,
+            latency=self.latency,
+        )
 
     @property
     def devices(self) -> int:
@@ -104,12 +137,15 @@ class Orders:
         Share of the hidden units that the device trains (HeteroFL); None for the whole model.
     guaranteed : bool
         Everybody delivers everything, whatever its speed (the oracle).
+    early : bool
+        Whether the round closes before its deadline when everybody has delivered everything.
     """
 
     deadline: float
     batch: Ints
     width: Floats | None = None
     guaranteed: bool = False
+    early: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +162,8 @@ class Progress:
         λ_u = P_u (T − B_u)/S_u; 0 for a device that sits out.
     chances : callable or None
         Gives P(device u delivers layer l), shape (U, L), where layer times are not the paper's exponential ones.
+    batch : ndarray of int, shape (U,), or None
+        S_u, as it was asked for; None if nobody cares.
     """
 
     z: Ints
@@ -133,6 +171,12 @@ class Progress:
     local_iterations: int
     rate: Floats
     chances: Callable[[], Floats] | None = None
+    batch: Ints | None = None
+
+    @cached_property
+    def pi(self) -> Floats:
+        """P(device u delivers layer l), shape (U, L)."""
+        return delivery(self.layers, self.rate) if self.chances is None else self.chances()
 
     @cached_property
     def log_p_empty(self) -> Floats:
@@ -140,7 +184,7 @@ class Progress:
         if self.chances is None:
             return log_p_empty(self.layers, self.rate)
         with np.errstate(divide="ignore"):
-            found: Floats = np.log1p(-self.chances()).sum(axis=0)
+            found: Floats = np.log1p(-self.pi).sum(axis=0)
         return found
 
     @cached_property
@@ -154,6 +198,34 @@ class Progress:
         return self.z >= self.layers * self.local_iterations
 
 
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a server saw of a round.
+
+    Attributes
+    ----------
+    t : int
+        Which round, from 0.
+    devices : ndarray of int, shape (U,)
+    batch, z : ndarray of int, shape (U,)
+        S_u, and the layers that came.
+    seconds : ndarray, shape (U,)
+        How long each device computed; for one from which nothing came, how long it could have.
+    upload : ndarray, shape (U,)
+        How long each upload took; NaN where nothing came.
+    left : float
+        Seconds of the budget that are left.
+    """
+
+    t: int
+    devices: Ints
+    batch: Ints
+    z: Ints
+    seconds: Floats
+    upload: Floats
+    left: float
+
+
 class Strategy(ABC):
     """A straggler method for one setting. Options are keyword arguments of ``__init__``."""
 
@@ -161,6 +233,31 @@ class Strategy(ABC):
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are; a strategy may choose fewer or more than it was asked for."""
+        return self.setting.rounds
+
+    def planned(self, t: int) -> float:
+        """Seconds that rounds t, t+1, … (from 0) are meant to take; infinite if nobody can say."""
+        if self.schedule is not None:
+            return float(self.schedule.deadlines[t:].sum())
+        return self.orders(t, np.arange(1)).deadline * (self.rounds - t)
+
+    def believed(self, devices: Ints) -> tuple[Floats, Floats]:
+        """P_u and B_u of some devices, as far as the strategy knows by now."""
+        return self.setting.compute[devices], self.setting.upload[devices]
+
+    def observe(self, outcome: Outcome) -> None:  # noqa: B027 - most strategies do not care
+        """Told after every round what happened in it; a strategy that learns from it overrides this."""
+
+    def looks_at(self, t: int) -> bool:
+        """Whether the strategy wants to know after round t what the gradients are like by then."""
+        return False
+
+    def learn(self, spread: Spread) -> None:  # noqa: B027 - most strategies never asked
+        """Told what the gradients of that round were like; layers that nobody sent are NaN."""
 
     @property
     def schedule(self) -> Schedule | None:
@@ -189,37 +286,6 @@ class Strategy(ABC):
 def fixed_batch(setting: Setting, devices: Ints, deadline: float) -> Ints:
     """The baselines' batch rule: S for everybody whose upload fits into the deadline."""
     return np.where(setting.upload[devices] < deadline, setting.batch, 0)
-
-
-def finished_only(progress: Progress) -> Floats:
-    """A[u,l] = 1[finished everything]/K, where K devices did; nothing if nobody did."""
-    finished = progress.finished.astype(np.float64)
-    share = finished / max(1.0, finished.sum())
-    return np.repeat(share[:, None], progress.layers, axis=1)
-
-
-def layerwise(progress: Progress, correction: Correction, average_over: AverageOver) -> Floats:
-    """Eq. (5): A[u,l] = 1[z_u ≥ L+1−l] / (|U_l| (1 − p_l)), shared by SALF and ADEL.
-
-    Parameters
-    ----------
-    progress : Progress
-        Who delivered what.
-    correction : {"unbiased", "none"}
-        With or without the factor 1/(1 − p).
-    average_over : {"contributors", "all"}
-        |U_l|, or all U devices as in SALF's released code (which has no correction).
-    """
-    delivered = progress.delivered.astype(np.float64)
-    if average_over == "all":
-        over_all: Floats = delivered / progress.z.size
-        return over_all
-    A: Floats = delivered / np.maximum(delivered.sum(axis=0), 1.0)
-    if correction == "unbiased":
-        # 1 − p without cancellation. A layer that somebody delivered has p < 1; others have A = 0 anyway.
-        filled = -np.expm1(progress.log_p_empty)
-        A = np.where(delivered > 0, A / np.where(filled > 0, filled, 1.0), 0.0)
-    return A
 
 
 def check_choice(key: str, value: str, allowed: object) -> None:

@@ -7,7 +7,8 @@ Chen et al., "Revisiting distributed synchronous SGD", 2016.
 
 from __future__ import annotations
 
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy, finished_only, fixed_batch
+from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy, fixed_batch
+from adelfl.strategies.merge import finished_only
 
 
 class Drop(Strategy):

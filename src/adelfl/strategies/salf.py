@@ -8,19 +8,8 @@ IEEE Transactions on Communications 73(5), 2025.
 
 from __future__ import annotations
 
-from adelfl.strategies.base import (
-    AverageOver,
-    Correction,
-    Floats,
-    Ints,
-    Orders,
-    Progress,
-    Setting,
-    Strategy,
-    check_choice,
-    fixed_batch,
-    layerwise,
-)
+from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting, Strategy, check_choice, fixed_batch
+from adelfl.strategies.merge import AverageOver, Correction, Gradients, layerwise
 
 
 class Salf(Strategy):
@@ -29,11 +18,11 @@ class Salf(Strategy):
     Parameters
     ----------
     setting : Setting
-    average_over : {"contributors", "all"}
-        Eq. (5), or the rule of SALF's released code: over all U devices, one that did not reach a layer counting
-        with the old weights.
-    correction : {"unbiased", "none"}
-        With or without 1/(1 − p).
+    average_over : {"contributors", "all", "precision", "inverse"}
+        Eq. (5); the rule of SALF's released code: over all U devices, one that did not reach a layer counting with the
+        old weights; or what :func:`adelfl.strategies.merge.layerwise` has besides.
+    correction : {"unbiased", "none", "adaptive"}
+        With or without 1/(1 − p), or with what of it pays.
     """
 
     name = "salf"
@@ -50,9 +39,10 @@ class Salf(Strategy):
     @property
     def label(self) -> str:
         """Name which average and correction it is."""
-        if self.average_over == "all":
-            return f"{self.name} (average over all)"
-        return self.name if self.correction == "unbiased" else f"{self.name} (no correction)"
+        said = [] if self.average_over == "contributors" else [f"average over {self.average_over}"]
+        if self.average_over not in ("all", "inverse") and self.correction != "unbiased":
+            said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
+        return self.name + (f" ({', '.join(said)})" if said else "")
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, T_max / R."""
@@ -61,4 +51,6 @@ class Salf(Strategy):
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """Eq. (5) with the exact p of the batch sizes in force."""
-        return layerwise(progress, self.correction, self.average_over)
+        s = self.setting
+        known = Gradients(s.spread, float(s.eta[t]), s.memory)
+        return layerwise(progress, self.correction, self.average_over, known)

@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy, finished_only
+from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
+from adelfl.strategies.merge import finished_only
 
 
 class Wait(Strategy):

@@ -1,0 +1,241 @@
+"""Evidence beyond the paper: what a plan by the noise itself, and one that learns, are worth, and where not."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from adelfl.experiments.study import Cell, Study
+
+PAPER = "adel-paper"
+TIGHT = "adel[replan=false;batch_scale=one]"
+PER_ROUND = "adel[replan=false]"
+LEARNING = "adel"
+
+_WORDS = {
+    PAPER: "adel-paper",
+    TIGHT: "tight",
+    PER_ROUND: "tight, m_t",
+    LEARNING: "tight, m_t, replan (adel)",
+}
+_OURS = (PAPER, TIGHT, PER_ROUND, LEARNING)
+_EVERYBODY = ("wait", "drop", "salf", "heterofl", *_OURS, "oracle")
+_PLANNED = ("salf", *_OURS, "oracle")
+
+_PARTITIONS = {
+    "iid": ("IID", ("data.partition=iid",)),
+    "dir05": ("Dirichlet 0.5", ("data.partition=dirichlet", "data.alpha=0.5")),
+    "dir01": ("Dirichlet 0.1", ("data.partition=dirichlet", "data.alpha=0.1")),
+}
+_RATES = (0.1, 0.2, 0.3, 0.5, 1.0)
+"""Finer than the paper's: between 0.1 and 0.5 many a strategy goes from too slow to unstable."""
+
+_FLEETS = {
+    "lognormal": ("lognormal speeds", ()),
+    "twoclass": ("two classes", ("fleet.kind=two-class",)),
+    "phones": ("phones", ("fleet.kind=phones",)),
+}
+
+
+def _rates(rounds: int) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {
+        "constant": ("constant rate", ("learning_rate.schedule=constant",)),
+        "inverse": (
+            f"η₀/(1+t/{rounds // 5})",
+            ("learning_rate.schedule=inverse", f"learning_rate.time_scale={rounds / 5:g}"),
+        ),
+    }
+
+
+def _cells(
+    depths: tuple[float, ...],
+    partitions: tuple[str, ...] = ("iid",),
+    rates: tuple[str, ...] = ("constant",),
+    rounds: int = 100,
+) -> tuple[Cell, ...]:
+    """A cell for every combination."""
+    return tuple(
+        Cell(
+            f"depth{depth:.0%}-{partition}-{rate}".replace("%", ""),
+            f"{depth:.0%} depth, {_PARTITIONS[partition][0]}, {_rates(rounds)[rate][0]}",
+            (f"training.depth={depth}", *_PARTITIONS[partition][1], *_rates(rounds)[rate][1]),
+        )
+        for partition, rate, depth in product(partitions, rates, depths)
+    )
+
+
+def _study(name: str, title: str, changes: tuple[str, ...], cells: tuple[Cell, ...], **others: object) -> Study:
+    given: dict[str, object] = {
+        "strategies": _EVERYBODY,
+        "tuning": ("data.validation=0.16666667", "training.evaluations=10"),
+        "rates": _RATES,
+        "tuning_seeds": 2,
+        "finalists": 2,
+        "drawing": "dots",
+        "words": _WORDS,
+        "gap": ("salf", "oracle"),
+    }
+    return Study(name=name, title=title, source="ours", changes=changes, cells=cells, **(given | others))  # type: ignore[arg-type]
+
+
+_ALL_DEPTHS = (0.15, 0.25, 0.5, 0.85)
+_DIGITS = ("data.name=digits", "model.name=mlp")
+
+_DIGITS_STUDY = _study(
+    "beyond-digits",
+    "Digits, MLP 64-32-16-10: depth × data × learning rate",
+    _DIGITS,
+    (*_cells(_ALL_DEPTHS, tuple(_PARTITIONS), ("constant",)), *_cells(_ALL_DEPTHS, ("iid",), ("inverse",))),
+)
+
+_FLEETS_STUDY = _study(
+    "beyond-fleets",
+    "Digits, MLP: fleets",
+    _DIGITS,
+    tuple(
+        Cell(
+            f"{fleet}-depth{depth:.0%}-{partition}".replace("%", ""),
+            f"{_FLEETS[fleet][0]}, {depth:.0%} depth, {_PARTITIONS[partition][0]}",
+            (f"training.depth={depth}", *_FLEETS[fleet][1], *_PARTITIONS[partition][1]),
+        )
+        for fleet, partition, depth in product(("twoclass", "phones"), ("iid", "dir01"), (0.15, 0.5))
+    ),
+)
+
+_WRONG = {
+    "known": ("speeds known", ()),
+    "fast2": ("all thought 2 × too fast", ("fleet.misjudged=2.0",)),
+    "slow2": ("all thought 2 × too slow", ("fleet.misjudged=0.5",)),
+    "each2": ("each thought 2 × too fast or slow", ("fleet.misjudged_each=2.0",)),
+    "drift": ("log speeds walk by 0.7", ("fleet.drift=0.7",)),
+    "throttled": ("half become 3 × slower", ("fleet.throttled=0.5",)),
+    "churn": ("a third leaves, a third comes", ("fleet.churn=0.33",)),
+    "dropout": ("a fifth drops out of each round", ("fleet.dropout=0.2",)),
+    "lognormal": (
+        "lognormal layer times, thought exponential",
+        ("latency.law=lognormal", "latency.spread=1.5", "latency.known=false"),
+    ),
+    "gamma": (
+        "steady layer times, thought exponential",
+        ("latency.law=gamma", "latency.spread=0.3", "latency.known=false"),
+    ),
+}
+
+_BELIEFS_STUDY = _study(
+    "beyond-beliefs",
+    "Digits, MLP: what is believed of the fleet is wrong, or becomes so",
+    (*_DIGITS, "learning_rate.schedule=constant"),
+    tuple(
+        Cell(
+            f"{key}-depth{depth:.0%}".replace("%", ""),
+            f"{words}, {depth:.0%} depth",
+            (f"training.depth={depth}", *changes),
+            rates_of="" if key == "known" else f"known-depth{depth:.0%}".replace("%", ""),
+        )
+        for depth in (0.15,)
+        for key, (words, changes) in _WRONG.items()
+    ),
+    strategies=("salf", PAPER, PER_ROUND, LEARNING, "oracle"),
+    seeds=10,
+)
+
+_MNIST_STUDY = _study(
+    "beyond-mnist",
+    "MNIST, MLP 784-32-16-10",
+    ("data.name=mnist", "model.name=mlp", "training.evaluations=20", "data.test_samples=5000"),
+    (
+        *_cells((0.15, 0.25, 0.5), ("iid",), ("constant",)),
+        *_cells((0.15,), ("dir01",), ("constant",)),
+        *_cells((0.15, 0.85), ("iid",), ("inverse",)),
+    ),
+)
+
+_CNN_STUDY = _study(
+    "beyond-cnn",
+    "MNIST, CNN",
+    ("data.name=mnist", "model.name=cnn", "training.evaluations=12", "data.test_samples=2000"),
+    (*_cells((0.15,), ("iid",), ("inverse",)), *_cells((0.25,), ("dir05",), ("inverse",))),
+    tuning=("data.validation=0.16666667", "training.evaluations=10", "data.test_samples=1000"),
+)
+
+_CIFAR_STUDY = _study(
+    "beyond-cifar",
+    "CIFAR-10, CNN",
+    (
+        "data.name=cifar10",
+        "model.name=cnn",
+        "training.rounds=200",
+        "training.evaluations=12",
+        "data.test_samples=2000",
+        "training.batch=8",
+    ),
+    (*_cells((0.15,), ("iid",), ("inverse",), 200), *_cells((0.25,), ("dir05",), ("inverse",), 200)),
+    tuning=("data.validation=0.1", "training.evaluations=10", "data.test_samples=1000"),
+    tuning_seeds=1,
+)
+
+_CORRECTIONS = ("unbiased", "none", "adaptive")
+
+_CORRECTION_STUDY = _study(
+    "beyond-correction",
+    "Digits, MLP: the factor on starved layers",
+    _DIGITS,
+    tuple(
+        Cell(
+            f"rate{rate:g}-depth{depth:.0%}".replace("%", ""),
+            f"η = {rate:g}, {depth:.0%} depth",
+            (f"training.depth={depth}", "learning_rate.schedule=constant"),
+            rate=rate,
+        )
+        for depth in (0.1, 0.15, 0.25)
+        for rate in (0.01, 0.05, 0.3)
+    ),
+    strategies=(
+        *(f"salf[correction={c}]" for c in _CORRECTIONS),
+        *(f"adel-paper[correction={c}]" for c in _CORRECTIONS),
+        "oracle",
+    ),
+    words={f"{s}[correction={c}]": f"{s}, {c}" for s in ("salf", "adel-paper") for c in _CORRECTIONS},
+    gap=(),
+    seeds=10,
+)
+
+_CHOSEN = "adel[replan=false;rounds=auto;max_rounds=400]"
+
+_ROUNDS_STUDY = _study(
+    "beyond-rounds",
+    "Digits, MLP: how many rounds in the same time",
+    _DIGITS,
+    tuple(
+        Cell(
+            f"U{U}-depth{depth:.0%}-rounds{rounds}".replace("%", ""),
+            f"{U} devices, {depth:.0%} depth at 100 rounds, {rounds} rounds",
+            (
+                f"fleet.devices={U}",
+                f"training.depth={depth}",
+                f"training.rounds={rounds}",
+                f"training.budget_share={100 / rounds:g}",
+            ),
+            rate=0.3,
+        )
+        for U, depth, rounds in product((5, 30), (0.15, 0.5), (25, 50, 100, 200, 400))
+    ),
+    strategies=(PER_ROUND, _CHOSEN, "oracle"),
+    words={PER_ROUND: "the given number", _CHOSEN: "chosen, at most 400"},
+    gap=(),
+    seeds=5,
+)
+
+STUDIES = {
+    study.name: study
+    for study in (
+        _DIGITS_STUDY,
+        _FLEETS_STUDY,
+        _BELIEFS_STUDY,
+        _MNIST_STUDY,
+        _CNN_STUDY,
+        _CIFAR_STUDY,
+        _CORRECTION_STUDY,
+        _ROUNDS_STUDY,
+    )
+}
+"""By name; ``adelfl reproduce NAME`` carries them out."""

@@ -1,0 +1,53 @@
+"""How much each layer costs: multiplications of its modules, and bytes of its parameters."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from adelfl.learning.layers import Layer
+
+
+def layer_costs(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[float]:
+    """Multiplications of one sample in each layer, input side first; a backward pass costs in proportion.
+
+    A matrix or a kernel costs its size for every place that it is applied at; a module's other parameters cost one
+    multiplication for every number that comes out.
+    """
+    layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
+    found = [0.0] * len(layers)
+    handles = []
+    for prefix, module in model.named_modules():
+        own = [f"{prefix}.{name}" if prefix else name for name, _ in module.named_parameters(recurse=False)]
+        if not own or own[0] not in layer_of:
+            continue
+
+        def count(m: nn.Module, _: object, out: object, l: int = layer_of[own[0]]) -> None:
+            if not isinstance(out, Tensor):
+                out = next((o for o in out if isinstance(o, Tensor)), example) if isinstance(out, tuple) else example
+            weight = getattr(m, "weight", None)
+            if isinstance(weight, Tensor) and weight.dim() >= 2:
+                found[l] += out.numel() * math.prod(weight.shape[1:]) / max(1, example.shape[0])
+            else:
+                found[l] += out.numel() / max(1, example.shape[0])
+
+        handles.append(module.register_forward_hook(count))
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(example)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return [max(cost, 1.0) for cost in found]
+
+
+def layer_sizes(model: nn.Module, layers: tuple[Layer, ...]) -> list[float]:
+    """Bytes of each layer's parameters, input side first."""
+    parameters = dict(model.named_parameters())
+    return [
+        float(sum(parameters[n].numel() * parameters[n].element_size() for n in layer.parameters)) for layer in layers
+    ]

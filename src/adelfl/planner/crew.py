@@ -1,0 +1,99 @@
+"""Those who take part in a round, as its noise depends on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.latency import Exponential, LatencyModel
+from adelfl.planner.problem import Problem
+from adelfl.theory.spread import Spread
+from adelfl.theory.tight import memory, precision, round_noise
+
+Floats = NDArray[np.float64]
+Weighting = Literal["precision", "equal"]
+
+
+@dataclass(frozen=True, eq=False)
+class Crew:
+    """Those who take part, as the noise of a round depends on them.
+
+    Attributes
+    ----------
+    P, B, count : ndarray, shape (groups,)
+        Speed (P_u / E), upload, and how many devices are alike.
+    chance : ndarray, shape (groups,)
+        That a device takes part in a round at all: drawn into the cohort, and there.
+    layers : int
+    spread : Spread
+    memory : float
+        Rounds over which a lasting bias adds up.
+    latency : LatencyModel
+    weighting : {"precision", "equal"}
+        How those who deliver are averaged.
+    """
+
+    P: Floats
+    B: Floats
+    count: Floats
+    chance: Floats
+    layers: int
+    spread: Spread
+    memory: float = 1.0
+    latency: LatencyModel = field(default_factory=Exponential)
+    weighting: Weighting = "precision"
+
+    @classmethod
+    def of(cls, problem: Problem, weighting: Weighting = "precision") -> Crew:
+        """The fleet of a problem."""
+        share = 1.0 if problem.cohort is None else problem.cohort / problem.fleet.size
+        return cls(
+            P=problem.speed,
+            B=problem.fleet.upload,
+            count=problem.fleet.count.astype(np.float64),
+            chance=np.full(problem.fleet.groups, share),
+            layers=problem.layers,
+            spread=problem.spread,
+            memory=memory(problem.eta, problem.constants.rho_c),
+            latency=problem.latency,
+            weighting=weighting,
+        )
+
+    def condensed(self, groups: int) -> Crew:
+        """Nearly the same crew in fewer groups: near in speed, then in upload; with the mean of 1/P and of B."""
+        if self.P.size <= groups:
+            return self
+        uploads = 1 if np.ptp(self.B) == 0 else 4
+        speeds = max(1, groups // uploads)
+        order = np.argsort(self.P, kind="stable")
+        place = np.empty_like(self.count)
+        place[order] = (np.cumsum(self.count[order]) - 0.5 * self.count[order]) / self.count.sum()
+        label = np.minimum((place * speeds).astype(np.int64), speeds - 1) * uploads
+        if uploads > 1:
+            by_upload = np.lexsort((self.B, label))
+            first = np.searchsorted(label[by_upload], label[by_upload], side="left")
+            size = np.searchsorted(label[by_upload], label[by_upload], side="right") - first
+            label[by_upload] += (np.arange(label.size) - first) * uploads // size
+        n = np.bincount(label, self.count).astype(np.float64)
+        some = n > 0
+
+        def mean(values: Floats) -> Floats:
+            found: Floats = np.bincount(label, self.count * values)[some] / n[some]
+            return found
+
+        return replace(self, P=1.0 / mean(1.0 / self.P), B=mean(self.B), count=n[some], chance=mean(self.chance))
+
+    def noise(self, T: Floats, m: Floats, nodes: int) -> Floats:
+        """N(T, m), broadcast over both; infinite where nobody's upload fits."""
+        T, m = np.broadcast_arrays(T, m)
+        T_, m_ = T[..., None], m[..., None]
+        fits = self.B < T_
+        # Half a sample less, on average, than what rule B3 rounds down.
+        S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5)
+        pi = self.latency.delivery(S / self.P, self.B, T_, self.layers) * (self.chance * fits)[..., None]
+        v = precision(S, self.spread, self.memory) if self.weighting == "precision" else 1.0
+        found = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
+        return np.where(np.isfinite(found) & fits.any(axis=-1), found, np.inf)

@@ -1,0 +1,126 @@
+"""What really happens to the devices, which strategies may believe or not: speeds, uploads, drift, who is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.fleet import Fleet
+from adelfl.latency import Exponential, LatencyModel
+from adelfl.seeds import rng_for
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_STEPS = 64  # of a path, over the whole budget
+_THROTTLED = 3.0  # times slower
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """The devices as they are. All that is drawn here is the same for every strategy.
+
+    Attributes
+    ----------
+    fleet : Fleet
+        The truth; a strategy's setting has what is believed.
+    seed : int
+    budget : float
+        Moments are shares of it.
+    latency : LatencyModel
+        How long layers and uploads really take.
+    dropout : float
+        Probability that a device drops out of a round, unseen.
+    drift : float
+        Standard deviation of a device's log speed at the end of the budget, where it walks at random.
+    throttled : float
+        Share of the devices that become three times slower at some moment.
+    churn : float
+        Share of the devices that leave for good at some moment; as many again come only at some moment.
+    """
+
+    fleet: Fleet
+    seed: int
+    budget: float
+    latency: LatencyModel = field(default_factory=Exponential)
+    dropout: float = 0.0
+    drift: float = 0.0
+    throttled: float = 0.0
+    churn: float = 0.0
+
+    @cached_property
+    def _group(self) -> Ints:
+        return np.repeat(np.arange(self.fleet.groups), self.fleet.count)
+
+    @cached_property
+    def compute(self) -> Floats:
+        """P_u of every device at first."""
+        return self.fleet.compute[self._group]
+
+    @cached_property
+    def upload(self) -> Floats:
+        """B_u of every device."""
+        return self.fleet.upload[self._group]
+
+    @cached_property
+    def _walk(self) -> Floats:
+        """Log speeds over the budget, shape (steps + 1, N)."""
+        steps = rng_for(self.seed, "drift").standard_normal((_STEPS, self.compute.size))
+        path = np.cumsum(steps * self.drift / np.sqrt(_STEPS), axis=0)
+        return np.concatenate([np.zeros((1, self.compute.size)), path])
+
+    @cached_property
+    def _slow_from(self) -> Floats:
+        """The moment from which each device is throttled, as a share of the budget; infinite for most."""
+        rng, N = rng_for(self.seed, "throttled"), self.compute.size
+        moment = rng.uniform(0.2, 0.8, N)
+        return np.where(_some(rng, N, self.throttled), moment, np.inf)
+
+    @cached_property
+    def _stay(self) -> tuple[Floats, Floats]:
+        """Each device is there between two moments."""
+        rng, N = rng_for(self.seed, "churn"), self.compute.size
+        moment, order = rng.uniform(0.2, 0.8, N), rng.permutation(N)
+        some = round(self.churn * N)
+        come, leave = np.full(N, -np.inf), np.full(N, np.inf)
+        leave[order[:some]] = moment[order[:some]]
+        come[order[some : 2 * some]] = moment[order[some : 2 * some]]
+        return come, leave
+
+    def speed(self, devices: Ints, now: float) -> Floats:
+        """P_u at a moment of the run."""
+        P, share = self.compute[devices], now / self.budget
+        if self.drift:
+            P = P * np.exp(self._walk[min(_STEPS, int(share * _STEPS)), devices])
+        if self.throttled:
+            P = np.where(share >= self._slow_from[devices], P / _THROTTLED, P)
+        return P
+
+    def there(self, devices: Ints, t: int, now: float) -> Bools:
+        """Who takes part in round t; nobody knows it beforehand."""
+        found = np.ones(devices.size, dtype=np.bool_)
+        if self.dropout:
+            found &= rng_for(self.seed, "dropout", t).random(self.compute.size)[devices] >= self.dropout
+        if self.churn:
+            come, leave = self._stay
+            found &= (come[devices] <= now / self.budget) & (now / self.budget < leave[devices])
+        return found
+
+
+def _some(rng: np.random.Generator, size: int, share: float) -> Bools:
+    """A random choice of a share of all."""
+    chosen = np.zeros(size, dtype=np.bool_)
+    chosen[rng.permutation(size)[: round(share * size)]] = True
+    return chosen
+
+
+def misjudged(fleet: Fleet, factor: float, each: float, seed: int) -> Fleet:
+    """The fleet as it is believed to be: all devices ``factor`` times as fast, each ``each`` times faster or slower."""
+    if factor == 1.0 and each == 1.0:
+        return fleet
+    sign = rng_for(seed, "misjudged").choice([-1.0, 1.0], fleet.groups)
+    return Fleet(fleet.compute * factor * each**sign, fleet.upload, fleet.count, fleet.names)

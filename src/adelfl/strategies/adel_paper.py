@@ -1,0 +1,112 @@
+"""ADEL-FL as in the paper: SALF's merge on a plan of deadlines and batch sizes.
+
+Goren, Lang, Shlezinger, Cohen, "Adaptive deadline and batch layered synchronized federated learning" (Algorithm 1).
+
+    T_1..T_R, m  =  argmin of Theorem 1's bound within Σ T_t ≤ T_max                    (Problem 2)
+    S_t^u = max(1, ⌊m P_u (T_t − B_u)/T_t⌋)                                              (B3)
+    w^l ← w^l − η_t Σ_u A[u,l] g_u^l,     A as in SALF                                   (eq. 5)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from adelfl.errors import ConfigError
+from adelfl.planner import Solution, plan
+from adelfl.schedule import Schedule
+from adelfl.strategies.base import Ints, Orders, Setting, check_choice
+from adelfl.strategies.merge import AverageOver, Correction
+from adelfl.strategies.salf import Salf
+
+Deadlines = Literal["planned", "uniform"]
+Batches = Literal["planned", "fixed", "proportional"]
+
+
+class AdelPaper(Salf):
+    """SALF with planned deadlines and batch sizes; nothing else differs.
+
+    Parameters
+    ----------
+    setting : Setting
+    schedule : Schedule, optional
+        A plan made elsewhere; by default Problem 2 is solved for the whole fleet.
+    deadlines : {"planned", "uniform"}
+        Which half of the plan is kept, to see what each is worth: planned T_t, or T_max/R.
+    batches : {"planned", "fixed", "proportional"}
+        Planned m (with uniform deadlines: the best m for those), the baselines' S for everybody, or rule B3 with the m
+        that makes S the mean batch size: proportional to speed, but not planned.
+    average_over, correction
+        As for SALF.
+    """
+
+    name = "adel-paper"
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        schedule: Schedule | None = None,
+        deadlines: Deadlines = "planned",
+        batches: Batches = "planned",
+        average_over: AverageOver = "contributors",
+        correction: Correction = "unbiased",
+    ) -> None:
+        super().__init__(setting, average_over=average_over, correction=correction)
+        if schedule is not None and not isinstance(schedule, Schedule):
+            raise ConfigError("strategy option schedule must be a Schedule; it can be given from Python only")
+        check_choice("deadlines", deadlines, Deadlines)
+        check_choice("batches", batches, Batches)
+        if schedule is not None and (deadlines, batches) != ("planned", "planned"):
+            raise ConfigError("strategy options deadlines and batches belong to a plan made here; schedule is given")
+        self.deadlines: Deadlines = deadlines
+        self.batches: Batches = batches
+        self._notes: tuple[str, ...] = ()
+        if schedule is None:
+            solution = plan(setting.problem(), objective="paper")
+            schedule = _part_of(solution, deadlines, batches)
+            out = sum(s.count for s in solution.sitting_out)
+            named = "; ".join(f"{s.name} (× {s.count}): {s.reason}" for s in solution.sitting_out[:3])
+            more = " …" if len(solution.sitting_out) > 3 else ""
+            self._notes = solution.warnings + ((f"{out} devices sit out: {named}{more}",) if out else ())
+        self._schedule = schedule
+
+    @property
+    def label(self) -> str:
+        """Name what is left of the plan, if it is not all of it."""
+        parts = ((self.deadlines, "deadlines"), (self.batches, "batches"))
+        changed = [f"{value} {what}" for value, what in parts if value != "planned"]
+        return super().label + (f" ({', '.join(changed)})" if changed else "")
+
+    @property
+    def schedule(self) -> Schedule:
+        """The plan."""
+        return self._schedule
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The plan's warnings, and who sits out."""
+        return self._notes
+
+    def orders(self, t: int, devices: Ints) -> Orders:
+        """Planned T_t, and B3's batch sizes."""
+        groups = self.setting.group[devices]
+        return Orders(float(self._schedule.deadlines[t]), self._schedule.batch_sizes(t, groups))
+
+
+def _part_of(solution: Solution, deadlines: Deadlines, batches: Batches) -> Schedule:
+    """The plan, or only its deadlines or its batch sizes, with what the baselines do in place of the other."""
+    found, problem = solution.schedule, solution.problem
+    if deadlines == "uniform":
+        T = np.full(found.rounds, solution.uniform.deadline)
+        found = replace(found, deadlines=T, m=solution.uniform.m)
+    if batches == "fixed":
+        return replace(found, m=None, batch=problem.baseline_batch)
+    if batches == "proportional":
+        fleet, T_mean = problem.fleet, solution.uniform.deadline
+        reach = fleet.compute / problem.local_iterations * np.maximum(0.0, 1.0 - fleet.upload / T_mean)
+        takes_part = fleet.count * ~found.sits_out
+        return replace(found, m=problem.baseline_batch * takes_part.sum() / (takes_part @ reach))
+    return found

@@ -1,0 +1,76 @@
+"""How delivered layers become one step: A[u,l] of eq. (5), and what else they can be averaged by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from adelfl.strategies.base import Floats, Progress
+from adelfl.theory import tight
+from adelfl.theory.spread import Spread
+
+Correction = Literal["unbiased", "none", "adaptive"]
+AverageOver = Literal["contributors", "all", "precision", "inverse"]
+
+
+def finished_only(progress: Progress) -> Floats:
+    """A[u,l] = 1[finished everything]/K, where K devices did; nothing if nobody did."""
+    finished = progress.finished.astype(np.float64)
+    share = finished / max(1.0, finished.sum())
+    return np.repeat(share[:, None], progress.layers, axis=1)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What the merge may know of the gradients: their spread, the learning rate, and how long a bias is remembered."""
+
+    spread: Spread
+    eta: float
+    memory: float = 1.0
+
+
+def layerwise(
+    progress: Progress, correction: Correction, average_over: AverageOver, gradients: Gradients | None = None
+) -> Floats:
+    """Eq. (5): A[u,l] = 1[z_u ≥ L+1−l] / (|U_l| (1 − p_l)), and what else the delivered layers can be averaged by.
+
+    Parameters
+    ----------
+    progress : Progress
+        Who delivered what.
+    correction : {"unbiased", "none", "adaptive"}
+        With or without the factor 1/(1 − p), or with what of it pays (:func:`adelfl.theory.tight.correction`).
+    average_over : {"contributors", "all", "precision", "inverse"}
+        |U_l|; all U devices as in SALF's released code (which has no correction); contributors by how precise their
+        gradients are (:func:`adelfl.theory.tight.precision`); or 1/(U π), which is unbiased for any fleet by itself.
+    gradients : Gradients, optional
+        Needed by "adaptive" and "precision".
+    """
+    delivered = progress.delivered.astype(np.float64)
+    if average_over == "all":
+        over_all: Floats = delivered / progress.z.size
+        return over_all
+    if average_over == "inverse":
+        # A device sits out, or has a chance; whoever delivered had one.
+        taking_part = max(1, int(np.count_nonzero(progress.rate > 0)))
+        inverse: Floats = np.where(delivered > 0, delivered / np.maximum(taking_part * progress.pi, 1e-300), 0.0)
+        return inverse
+    if average_over == "precision":
+        assert gradients is not None
+        assert progress.batch is not None
+        delivered = delivered * tight.precision(progress.batch, gradients.spread, gradients.memory)
+    total = delivered.sum(axis=0)
+    A: Floats = delivered / np.where(total > 0, total, 1.0)
+    if correction == "none":
+        return A
+    # 1 − p without cancellation. A layer that somebody delivered has p < 1; others have A = 0 anyway.
+    filled = -np.expm1(progress.log_p_empty)
+    if correction == "unbiased":
+        return np.where(delivered > 0, A / np.where(filled > 0, filled, 1.0), 0.0)
+    assert gradients is not None
+    assert progress.batch is not None
+    spread, S = gradients.spread, np.maximum(progress.batch, 1)[:, None]
+    noise = (A**2 * (spread.sigma2 / S + spread.zeta2)).sum(axis=0)
+    return A * tight.correction(1.0 - filled, noise, spread, gradients.eta)

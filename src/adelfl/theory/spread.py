@@ -1,0 +1,113 @@
+"""What the gradients of each layer are like, and how it is estimated from a few of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """What the gradients of each layer are like: all that the noise of a round depends on, but for the fleet.
+
+    Attributes
+    ----------
+    sigma2 : ndarray, shape (L,)
+        σ_l², variance of the gradient of one sample within a device.
+    zeta2 : ndarray, shape (L,)
+        ζ_l², spread of the devices' own gradients around their mean.
+    norm2 : ndarray, shape (L,)
+        ‖ḡ_l‖².
+    curvature : ndarray, shape (L,)
+        ḡ_l·H_l ḡ_l / ‖ḡ_l‖²: how fast the gradient of a layer changes along itself.
+    """
+
+    sigma2: Floats
+    zeta2: Floats
+    norm2: Floats
+    curvature: Floats
+
+    @classmethod
+    def from_pairs(
+        cls, devices: ArrayLike, one_sample: ArrayLike, noise: ArrayLike, squares: ArrayLike, square_of_sum: ArrayLike
+    ) -> Spread:
+        """From pairs of gradients of the same device that differ by the luck of the batch alone; shapes (L,).
+
+        Two gradients of n samples each differ by E‖g − g′‖² = 2σ²/n; their mean h = (g + g′)/2 is off by σ²/(2n), and
+        the means of several devices differ by that and by ζ². All are without bias, so those of several looks can be
+        averaged, and ζ² and ‖ḡ‖² may come out negative (:meth:`plausible`). Layers that fewer than two devices sent are
+        NaN.
+
+        Parameters
+        ----------
+        devices : array_like
+            How many devices sent the layer.
+        one_sample : array_like
+            Σ_u n/2 ‖g_u − g_u′‖².
+        noise : array_like
+            Σ_u 1/(2n).
+        squares, square_of_sum : array_like
+            Σ_u ‖h_u‖² and ‖Σ_u h_u‖².
+        """
+        n = np.asarray(devices, dtype=np.float64)
+        seen = np.where(n >= 2, n, np.nan)
+        sigma2 = np.maximum(np.asarray(one_sample) / seen, _TINY)
+        between = np.maximum((np.asarray(squares) - np.asarray(square_of_sum) / seen) / (seen - 1.0), 0.0)
+        zeta2 = between - sigma2 * np.asarray(noise) / seen
+        mean2 = np.asarray(square_of_sum) / seen**2
+        return cls(sigma2, zeta2, mean2 - between / seen, np.full_like(sigma2, np.nan))
+
+    @classmethod
+    def guess(cls, layers: int, sigma2: float, G2: ArrayLike, curvature: float) -> Spread:
+        """What the constants of Theorem 1 leave open: σ² shared out like G², equal data."""
+        norm2 = np.broadcast_to(np.asarray(G2, dtype=np.float64), (layers,)).copy()
+        zero = np.zeros(layers)
+        return cls(sigma2 * norm2 / norm2.sum(), zero, norm2, zero + curvature)
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Plain values, ready for JSON; ``Spread.of(**values)`` takes them back."""
+        return {key: getattr(self, key).tolist() for key in ("sigma2", "zeta2", "norm2", "curvature")}
+
+    @classmethod
+    def of(cls, sigma2: ArrayLike, zeta2: ArrayLike, norm2: ArrayLike, curvature: ArrayLike) -> Spread:
+        """From plain values, one per layer."""
+        return cls(*(np.asarray(v, dtype=np.float64) for v in (sigma2, zeta2, norm2, curvature)))
+
+    @property
+    def layers(self) -> int:
+        """L."""
+        return int(self.sigma2.size)
+
+    def plausible(self) -> Spread:
+        """The same, where luck made a square negative: no less than nothing."""
+        return Spread(
+            np.maximum(self.sigma2, _TINY), np.maximum(self.zeta2, 0.0), np.maximum(self.norm2, _TINY), self.curvature
+        )
+
+    def rounded(self) -> Spread:
+        """To three digits: no more is known, and what different engines compute is the same then."""
+
+        def three(values: Floats) -> Floats:
+            return np.array([float(f"{v:.2e}") for v in values])
+
+        return Spread(three(self.sigma2), three(self.zeta2), three(self.norm2), three(self.curvature))
+
+    def mixed(self, newer: Spread, share: float) -> Spread:
+        """Give newer knowledge a share; where that is NaN nothing was seen of the layer, and the older stays."""
+
+        def blend(old: Floats, new: Floats) -> Floats:
+            found: Floats = np.where(np.isfinite(new), (1 - share) * old + share * new, old)
+            return found
+
+        return Spread(
+            blend(self.sigma2, newer.sigma2),
+            blend(self.zeta2, newer.zeta2),
+            blend(self.norm2, newer.norm2),
+            blend(self.curvature, newer.curvature),
+        )

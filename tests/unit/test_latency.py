@@ -1,0 +1,133 @@
+"""Laws of layer times and uploads: what is drawn, and what a plan is told of it."""
+
+import numpy as np
+import pytest
+
+from adelfl.errors import ConfigError
+from adelfl.latency import Exponential, Latency, Law, Trace
+from adelfl.seeds import rng_for
+from adelfl.theory import participation
+
+LAYERS, DRAWS = 4, 20_000
+LAWS = {
+    "exponential": Law(),
+    "constant": Law("constant"),
+    "shifted": Law("shifted", 0.4),
+    "gamma": Law("gamma", 0.5),
+    "lognormal": Law("lognormal", 1.2),
+    "samples": Law("samples", values=(1.0, 1.0, 2.0, 7.0)),
+}
+UNEVEN = Trace(np.array([0.0, 1.0, 2.0, 4.0]), np.array([1.0, 4.0, 0.0, 2.0]))
+LAP = 4.0 + 4.0 / 3.0  # the last rate holds as long as the mean of the others
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_law_has_mean_one_and_the_variation_that_it_says(name):
+    times = LAWS[name].quantile(rng_for(1, name).random(400_000))
+    error = times.std() / np.sqrt(times.size)
+    assert abs(times.mean() - 1.0) <= 4 * error + 1e-12
+    assert times.std() == pytest.approx(LAWS[name].variation, rel=0.03, abs=1e-9)
+    assert times.min() >= 0
+
+
+MODELS = {
+    **{f"{name} layers": Latency(law) for name, law in LAWS.items()},
+    "layers of unequal cost": Latency(Law("gamma", 0.7), costs=(1.0, 5.0, 2.0, 0.5)),
+    "a forward pass": Latency(Law("gamma", 0.7), forward=1.5),
+    "random uploads": Latency(Law("exponential"), upload=Law("lognormal", 0.8)),
+    "a trace": Latency(Law("exponential"), upload=UNEVEN),
+    "uploads by size": Latency(Law("exponential"), shares=(8.0, 4.0, 2.0, 1.0)),
+    "uploads by size along a trace": Latency(Law("lognormal", 0.5), upload=UNEVEN, shares=(8.0, 4.0, 2.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_is_told_how_often_layers_really_arrive(name):
+    """Within 4 standard errors of 20,000 draws, and the 0.02 that a table and 16 points of an upload may be off."""
+    model, rng = MODELS[name], rng_for(2, name)
+    mean, upload, T = np.array([0.2, 0.4, 0.9]), np.array([0.3, 0.0, 0.6]), 2.0
+    arrived = np.zeros((3, LAYERS))
+    for _ in range(DRAWS // 100):
+        many, later = np.repeat(mean, 100), np.repeat(upload, 100)
+        finished = np.cumsum(model.layer_times(rng, many, LAYERS, LAYERS), axis=1)
+        sending = model.upload_times(rng, later, LAYERS)
+        sending = sending[:, None] if sending.ndim == 1 else sending
+        arrived += (finished + sending <= T)[:, ::-1].reshape(3, 100, LAYERS).sum(axis=1)
+    share = arrived / DRAWS
+    said = model.delivery(mean, upload, T, LAYERS)
+    error = np.sqrt(share * (1 - share) / DRAWS)
+    if name == "constant layers":  # all or nothing
+        assert np.array_equal(said > 0.5, share > 0.5)
+    else:
+        assert np.all(np.abs(said - share) <= 4 * error + 0.02), (said, share)
+    assert np.all(np.diff(said, axis=1) >= -1e-12)  # later layers first
+
+
+def test_exponential_times_by_table_are_those_of_the_closed_form():
+    mean, upload = np.array([0.1, 0.5]), np.array([0.0, 0.2])
+    table, closed = (m.delivery(mean, upload, 1.3, 3) for m in (Latency(), Exponential()))
+    assert table == pytest.approx(closed, abs=0.01)
+    assert closed == pytest.approx(participation.delivery(3, np.array([13.0, 2.2])))
+
+
+def test_delivery_takes_many_deadlines_at_once():
+    mean, upload = np.full((5, 2), 0.3), np.array([0.1, 0.4])
+    T = np.linspace(0.5, 2.0, 5)[:, None]
+    for model in (Exponential(), MODELS["random uploads"], MODELS["uploads by size"]):
+        whole = model.delivery(mean, upload, T, LAYERS)
+        assert whole.shape == (5, 2, LAYERS)
+        assert whole[3] == pytest.approx(model.delivery(mean[3], upload, T[3], LAYERS))
+
+
+def test_the_forward_pass_is_paid_in_every_iteration_and_costs_follow_the_layers():
+    model = Latency(Law("constant"), costs=(1.0, 2.0, 3.0), forward=0.5)
+    times = model.layer_times(rng_for(3), np.array([2.0]), 6, 3)[0]
+    assert times == pytest.approx(2.0 * np.array([2.0, 1.0, 0.5, 2.0, 1.0, 0.5]))  # layers 3, 2, 1 of mean 1, twice
+
+
+def test_a_steady_trace_changes_nothing_and_an_uneven_one_nothing_on_average():
+    steady = Trace(np.array([0.0, 1.0, 2.0]), np.array([3.0, 3.0, 3.0]))
+    amount = np.array([0.5, 5.0])
+    assert steady.times(amount, np.array([0.2, 0.7])) == pytest.approx(amount)
+    luck = (np.arange(2000) + 0.5) / 2000
+    # A whole lap takes a lap, wherever it begins while something is sent.
+    sending = (luck * LAP < 2.0) | (luck * LAP > 4.0)
+    assert UNEVEN.times(np.full(2000, LAP), luck)[sending] == pytest.approx(np.full(sending.sum(), LAP))
+    assert UNEVEN.times(np.zeros(2000), luck) == pytest.approx(np.zeros(2000))
+
+
+def test_where_a_trace_stands_still_an_upload_waits():
+    # From second 2 to 4 nothing is sent.
+    assert UNEVEN.times(np.array([1e-9, 0.0]), np.full(2, 2.5 / LAP)) == pytest.approx([1.5, 0.0])
+
+
+def test_traces_are_read_from_files(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("seconds,rate\n0,1\n1,4\n2,0\n4,2\n")
+    assert Trace.from_csv(path).rate.tolist() == [1.0, 4.0, 0.0, 2.0]
+    for text in (
+        "seconds,speed\n0,1\n1,2\n",
+        "seconds,rate\n0,1\n",
+        "seconds,rate\n1,1\n0,1\n",
+        "seconds,rate\n0,x\n1,1\n",
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"trace\.csv: "):
+            Trace.from_csv(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Law("weibull"),
+        lambda: Law("samples", values=(1.0,)),
+        lambda: Law("shifted", 1.5),
+        lambda: Law("gamma", 0.0),
+        lambda: Latency(costs=(0.0, 0.0)),
+        lambda: Latency(forward=-1.0),
+        lambda: Latency(costs=(1.0, 2.0)).delivery(np.ones(1), np.zeros(1), 1.0, 3),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(ConfigError):
+        wrong()

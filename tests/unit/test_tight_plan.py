@@ -1,0 +1,180 @@
+"""Plans by the noise itself."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from problems import BY_HAND, MIXED, PAPER, problems
+from problems import plan as paper_plan
+
+from adelfl import ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem, plan
+from adelfl.planner.crew import Crew
+from adelfl.planner.tight import QUICK, THOROUGH, Price, best_rounds, grouping_error, solve
+from adelfl.seeds import rng_for
+from adelfl.theory import bound
+from adelfl.theory.participation import deadline_for_depth
+from adelfl.theory.spread import Spread
+
+quick = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+def lognormal(U=30, L=3, depth=0.15, rounds=100, rate=None, **others):
+    fleet = Fleet.lognormal(U, compute=16.0, sigma=0.5, seed=1)
+    T = deadline_for_depth(depth, L, fleet.compute, fleet.upload, 16)
+    return Problem(fleet, L, rounds, rounds * T, rate or ConstantRate(0.3), **others)
+
+
+def solved(problem, **others):
+    c = problem.constants
+    return solve(Crew.of(problem), problem.eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1, **others)
+
+
+def true_excess(problem, T, m):
+    """Σ a_t N(T_t, m_t) for every device, with fine integrals."""
+    a = bound.weights(problem.eta, problem.constants.rho_c)
+    return float(a @ Crew.of(problem).noise(T, np.broadcast_to(m, T.shape), 64))
+
+
+@quick
+@given(problems())
+def test_a_plan_uses_the_whole_budget_and_is_no_worse_than_a_uniform_one(problem):
+    found = plan(problem)
+    assert found.schedule.deadlines.sum() == pytest.approx(problem.budget)
+    assert found.schedule.deadlines.min() > 0
+    assert found.excess <= found.uniform.excess * (1 + 1e-9)
+    assert found.objective == "tight"
+    assert found.bound > found.excess
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+@pytest.mark.parametrize("scale", ["per-round", "one"])
+def test_nothing_near_a_plan_is_better(name, scale):
+    problem = BY_HAND[name]
+    found = solved(problem, batch_scale=scale)
+    best, rng = true_excess(problem, found.T, found.m), rng_for(7, name)
+    assert found.excess == pytest.approx(best, rel=0.05)
+    for size in (0.05, 0.2, 0.5):
+        for _ in range(10):
+            T = found.T * np.exp(size * rng.standard_normal(found.T.size))
+            shared = size * rng.standard_normal(1 if scale == "one" else found.T.size)
+            other = true_excess(problem, T * problem.budget / T.sum(), found.m * np.exp(shared))
+            assert other > best * (1 - 0.01)
+
+
+def test_a_scale_per_round_is_no_worse_than_one_for_all():
+    for problem in (lognormal(), lognormal(U=5), lognormal(L=8), MIXED):
+        each, one = solved(problem), solved(problem, batch_scale="one")
+        assert true_excess(problem, each.T, each.m) <= true_excess(problem, one.T, one.m) * 1.001
+        assert isinstance(one.m, float)
+
+
+def test_deadlines_rise_with_a_constant_rate_and_fall_with_a_falling_one():
+    rising, falling = solved(lognormal()), solved(lognormal(rate=InverseDecay(0.5, 1.0)))
+    assert np.all(np.diff(rising.T) > 0)
+    assert rising.T[-1] > 2 * rising.T[0]
+    assert np.all(np.diff(falling.T[5:]) <= 1e-9 * falling.T[0])
+    assert falling.T[5] > 1.5 * falling.T[-1]
+
+
+def test_the_best_rate_for_alike_devices_and_data_is_that_of_the_specification():
+    """λ = T/m ≈ 3.4 at L = 3, whatever σ² and G² are: it brings most samples to the first layer."""
+    for sigma2, G2 in ((20.0, 1.5), (200.0, 0.1), (1.0, 1.0)):
+        problem = Problem(Fleet.of(1000.0, 0.0, 100), 3, 4, 4.0, ConstantRate(0.1), Constants(sigma2, G2))
+        crew = replace(Crew.of(problem), weighting="equal")
+        found = solve(crew, problem.eta, 4.0, rho_c=0.1, Delta1=1.0, uniform=True)
+        first_layer_only = replace(crew, spread=Spread(*np.eye(3)[0][None] * np.array([[sigma2], [0.0], [G2], [1.0]])))
+        alone = solve(first_layer_only, problem.eta, 4.0, rho_c=0.1, Delta1=1.0, uniform=True)
+        assert 1.0 / alone.m[0] == pytest.approx(3.4, abs=0.25)
+        assert 1.0 / found.m[0] < 1.0 / alone.m[0]  # later layers ask for less
+
+
+def test_more_different_data_asks_for_more_contributors():
+    different = Spread(np.full(3, 5.0), np.full(3, 5.0), np.full(3, 1.0), np.ones(3))
+    other = lognormal(depth=0.7, constants=Constants(spread=different))
+    alike = lognormal(depth=0.7, constants=Constants(spread=replace(different, zeta2=np.zeros(3))))
+    assert (solved(other).T / solved(other).m)[0] > (solved(alike).T / solved(alike).m)[0]
+
+
+def test_a_budget_that_the_papers_bound_has_no_plan_for_is_planned():
+    problem = lognormal(U=3, L=8, depth=0.02)
+    with pytest.raises(InfeasibleBudgetError):
+        paper_plan(problem)
+    found = plan(problem)
+    assert np.isfinite(found.excess)
+    assert found.sitting_out == ()
+    assert any(word.startswith("one sample") for word in found.binding)
+
+
+def test_uploads_that_outlast_every_round_leave_no_plan_and_say_what_would_do():
+    problem = Problem(Fleet.of([10.0, 20.0], [2.0, 3.0]), 3, 10, 15.0)
+    with pytest.raises(InfeasibleBudgetError, match="smallest budget that would do is") as caught:
+        plan(problem)
+    assert plan(problem.with_budget(caught.value.smallest_budget * 1.01)).excess > 0
+
+
+def test_a_device_whose_upload_never_fits_sits_out_and_strict_refuses():
+    problem = Problem(Fleet.of([10.0, 20.0, 10.0], [0.1, 0.1, 500.0]), 3, 10, 50.0)
+    found = plan(problem)
+    assert [s.group for s in found.sitting_out] == [2]
+    assert found.schedule.batch_sizes()[:, 2].tolist() == [0] * 10
+    with pytest.raises(InfeasibleBudgetError, match="sit out"):
+        plan(problem, strict=True)
+
+
+class Steady:
+    """Layers that take exactly their mean."""
+
+    def delivery(self, mean, upload, deadline, layers):
+        left = np.asarray(deadline) - upload
+        return (mean[..., None] * np.arange(layers, 0, -1) <= left[..., None]).astype(float)
+
+
+def test_whatever_gives_a_chance_of_delivery_can_be_planned_with():
+    found = solved(replace(lognormal(), latency=Steady()), uniform=True)
+    # Who needs exactly its mean for a layer is given batches that it finishes: a rate of no less than three layers.
+    assert 3.0 <= (found.T / found.m)[0] < 4.5
+
+
+def test_a_cohort_is_planned_as_that_many_devices_of_the_whole_fleet():
+    large = Fleet.lognormal(3000, compute=16.0, sigma=0.5, seed=1)
+    T = deadline_for_depth(0.15, 3, large.compute, large.upload, 16)
+    drawn = Problem(large, 3, 50, 50 * T, ConstantRate(0.3), cohort=30)
+    alone = lognormal(rounds=50).with_budget(50 * T)
+    one, other = solved(drawn), solved(alone)
+    assert one.T == pytest.approx(other.T, rel=0.1)
+    assert one.excess == pytest.approx(other.excess, rel=0.25)
+
+
+def test_near_devices_can_be_planned_together():
+    problem = lognormal(U=1000)
+    crew, found = Crew.of(problem), solved(problem)
+    assert grouping_error(crew, found) < 0.03
+    small = crew.condensed(THOROUGH.groups)
+    assert small.P.size <= THOROUGH.groups
+    assert small.count.sum() == 1000
+    assert (small.count @ (1 / small.P)) == pytest.approx(np.sum(1 / crew.P))
+    quickly = solved(problem, effort=QUICK)
+    assert true_excess(problem, quickly.T, quickly.m) <= 1.05 * true_excess(problem, found.T, found.m)
+
+
+def test_the_table_of_prices_falls_with_time_and_shares_out_what_there_is():
+    crew = Crew.of(lognormal())
+    price = Price.of(crew, 0.05, 3.0, THOROUGH)
+    assert np.all(np.diff(price.V) <= 0)
+    a = np.array([1.0, 2.0, 4.0, 8.0])
+    T = price.share_out(a, 2.0)
+    assert T.sum() == pytest.approx(2.0)
+    assert np.all(np.diff(T) > 0)
+    assert price.share_out(np.ones(4), 2.0) == pytest.approx(np.full(4, 0.5), rel=1e-6)
+
+
+def test_more_devices_are_worth_more_rounds():
+    few, many = (best_rounds(replace(lognormal(U=U), constants=Constants(Delta1=40.0)), 400) for U in (4, 200))
+    assert 1 <= few < many <= 400
+
+
+def test_a_plan_says_in_words_which_way_deadlines_go():
+    assert "Deadlines rise from" in plan(lognormal()).outcome
+    assert "noise that training is left with" in plan(lognormal()).outcome
+    assert "Deadlines fall from" in plan(PAPER).outcome
