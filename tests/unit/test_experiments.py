@@ -13,7 +13,7 @@ from adelfl.errors import ConfigError
 from adelfl.experiments.catalogue import NAMES, find_study
 from adelfl.experiments.conduct import Setup, conduct
 from adelfl.experiments.outcome import CHANCE, Difference, Outcome, Run, judge
-from adelfl.experiments.page import claims_table, fill_page, map_gains, results_table
+from adelfl.experiments.page import claims_table, closed, fill_page, gap_table, goals_table, map_gains, results_table
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
 from adelfl.record import RunRecord, find_runs
 from adelfl.strategies import find_strategy
@@ -42,8 +42,8 @@ TINY = Study(
     source="nowhere",
     changes=("data.name=digits", "training.rounds=6", "training.evaluations=6", "fleet.devices=4"),
     cells=(Cell("calm", "Calm", ("training.depth=0.5",)), Cell("starved", "Starved", ("training.depth=0.1",))),
-    strategies=("adel", "salf", "oracle"),
-    claims=(Claim("adel wins", "adel", "salf", 20.0), Claim("in one cell", "oracle", "salf", cells=("calm",))),
+    strategies=("adel-paper", "salf", "oracle"),
+    claims=(Claim("adel wins", "adel-paper", "salf", 20.0), Claim("in one cell", "oracle", "salf", cells=("calm",))),
     seeds=2,
     tuning=("data.validation=0.25",),
     tuning_seeds=2,
@@ -94,7 +94,9 @@ def test_the_papers_studies_are_the_papers():
     assert set(PAPER) < set(NAMES)
     for name in PAPER:
         study = find_study(name, "full")
-        assert {"adel", "salf", "salf[average_over=all]", "drop", "wait", "heterofl", "oracle"} == set(study.strategies)
+        assert {"adel-paper", "salf", "salf[average_over=all]", "drop", "wait", "heterofl", "oracle"} == set(
+            study.strategies
+        )
         assert study.seeds >= (5 if "mnist" in name else 3)
         said = study.setting(study.cells[0], 0.1)
         assert (said.fleet.devices, said.training.batch, said.model.width) == (30, 16, 1.0)
@@ -160,7 +162,7 @@ def test_the_best_on_the_first_seed_are_tried_on_the_others_and_similar_cells_ta
 def test_strategies_meet_the_same_luck(tiny):
     outcome, _, _ = tiny
     for cell in TINY.cells:
-        assert [run.seed for run in outcome.of(cell, "adel")] == [3, 4]
+        assert [run.seed for run in outcome.of(cell, "adel-paper")] == [3, 4]
         for seed in (3, 4):
             about = [RunRecord(outcome.folders[cell.key, s, seed]).about for s in TINY.strategies]
             for one, other in pairwise(about):
@@ -201,8 +203,8 @@ def test_a_run_that_breaks_down_counts_as_guessing_and_loses_the_choice(tmp_path
 
 def test_differences_are_paired_by_seed():
     luck = {0: 0.3, 1: 0.9}
-    outcome = outcome_of(TINY, lambda cell, strategy, seed: luck[seed] + (0.05 if strategy == "adel" else 0.0))
-    seen = outcome.difference(TINY.cells[0], "adel", "salf")
+    outcome = outcome_of(TINY, lambda cell, strategy, seed: luck[seed] + (0.05 if strategy == "adel-paper" else 0.0))
+    seen = outcome.difference(TINY.cells[0], "adel-paper", "salf")
     assert seen.mean == pytest.approx(5.0)
     assert seen.error == pytest.approx(0.0, abs=1e-12)
 
@@ -260,7 +262,7 @@ def test_a_page_keeps_what_has_no_results(tmp_path):
 
 def test_the_map_knows_its_places():
     study = find_study("map")
-    outcome = outcome_of(study, lambda cell, strategy, seed: 0.5 + 0.1 * (strategy == "adel"))
+    outcome = outcome_of(study, lambda cell, strategy, seed: 0.5 + 0.1 * (strategy == "adel-paper"))
     gains = map_gains(outcome)
     assert set(gains) == {"salf", "drop"}
     assert set(gains["salf"]) == {
@@ -279,7 +281,7 @@ def test_json_is_all_that_is_printed(tmp_path, monkeypatch):
     found = json.loads(done.out)
     assert set(found) == {"claims", "strategies"}
     assert set(found["claims"][0]) >= {"paper", "ours", "se", "verdict"}
-    assert len(found["strategies"]["calm/adel"]["final_accuracy"]) == 2
+    assert len(found["strategies"]["calm/adel-paper"]["final_accuracy"]) == 2
     for ending in (".csv", "-rates.csv", ".json", ".png"):
         assert (tmp_path / "results" / f"mnist-mlp{ending}").stat().st_size > 0
 
@@ -304,7 +306,58 @@ def cifar_like():
 def test_the_papers_sizes_run(name, tmp_path, monkeypatch):
     monkeypatch.setattr("adelfl.experiments.conduct.RATES", (0.05,))
     study = find_study(name, "full")
-    few = replace(study, cells=study.cells[-1:], strategies=("adel",), claims=(), falling=False)
+    few = replace(study, cells=study.cells[-1:], strategies=("adel-paper",), claims=(), falling=False)
     more = ("training.rounds=2", "training.evaluations=1", "data.factory=test_experiments:cifar_like")
     outcome = conduct(few, Setup(tmp_path, seeds=1, more=more), Silent())
     assert outcome.runs[0].rounds == 2
+
+
+# -- beyond the paper
+
+
+def beyond(accuracy):
+    """Some seeds of the first study beyond the paper, with an accuracy for every strategy and cell."""
+    study = find_study("beyond-digits")
+    study = replace(study, cells=study.cells[:2], strategies=("salf", "adel-paper", "adel", "oracle"))
+    return outcome_of(study, accuracy)
+
+
+def test_what_is_closed_is_the_share_of_the_gap_with_an_error_by_leaving_seeds_out():
+    level = {"salf": 0.5, "adel-paper": 0.6, "adel": 0.86, "oracle": 0.9}
+    outcome = beyond(lambda cell, strategy, seed: level[strategy] + 0.01 * seed * (strategy == "adel"))
+    share, error = closed(outcome, outcome.study.cells[0], "adel")
+    seeds = np.arange(len(outcome.of(outcome.study.cells[0], "adel")))
+    assert share == pytest.approx((0.86 - 0.5 + 0.01 * seeds.mean()) / 0.4)
+    assert error == pytest.approx(0.01 * seeds.std(ddof=1) / np.sqrt(seeds.size) / 0.4)
+    assert closed(beyond(lambda *_: 0.7), outcome.study.cells[0], "adel") is None
+
+
+def test_the_table_of_gaps_names_every_cell_and_leaves_small_gaps_open():
+    starved = beyond(lambda *_: 0.9).study.cells[0].key
+    level = {"salf": 0.5, "adel-paper": 0.6, "adel": 0.86, "oracle": 0.9}
+    outcome = beyond(lambda cell, strategy, seed: level[strategy] if cell == starved else 0.9)
+    lines = gap_table(outcome).splitlines()
+    assert lines[2].startswith(f"| {outcome.study.cells[0].title} | 50.0 ± 0.0 (0.1) |")
+    assert lines[2].endswith("| 25% ± 0 | 90% ± 0 |")
+    assert lines[3].endswith("| – | – |")
+
+
+def test_the_table_of_goals_counts_what_is_met_and_names_what_is_not():
+    first, second = (cell.key for cell in beyond(lambda *_: 0.9).study.cells)
+    level = {first: {"salf": 0.5, "adel-paper": 0.6, "adel": 0.86, "oracle": 0.9}}
+    level[second] = {"salf": 0.5, "adel-paper": 0.8, "adel": 0.7, "oracle": 0.9}
+    outcome = beyond(lambda cell, strategy, seed: level[cell][strategy] + 0.001 * seed * (strategy == "adel"))
+    row = goals_table(["beyond-digits"], {"beyond-digits": outcome}).splitlines()[2]
+    titles = [cell.title for cell in outcome.study.cells]
+    assert row == (f"| beyond-digits | 2 of 2 | 1 | 50% ({titles[1]}) | {titles[1]} (-9.8 ± 0.1) |")
+
+
+def test_the_evidence_beyond_the_paper_has_all_that_was_promised():
+    study = find_study("beyond-digits")
+    assert {"wait", "drop", "salf", "heterofl", "adel-paper", "adel", "oracle"} < set(study.strategies)
+    assert study.seeds >= 5
+    titles = " ".join(cell.title for cell in study.cells)
+    for word in ("15%", "25%", "50%", "85%", "IID", "Dirichlet 0.1", "Dirichlet 0.5", "constant", "η₀/(1+t"):
+        assert word in titles
+    wrong = {change for cell in find_study("beyond-beliefs").cells for change in cell.changes}
+    assert {"fleet.misjudged=2.0", "fleet.misjudged_each=2.0", "latency.law=lognormal", "latency.known=false"} < wrong

@@ -27,6 +27,7 @@ from adelfl.clock import VirtualClock
 from adelfl.errors import AdelError, ConfigError
 from adelfl.flower import DeadlineStrategy, Job, train
 from adelfl.flower.exchange import Exchange
+from adelfl.flower.hindsight import outcome_of, spread_of
 from adelfl.flower.nodes import Node
 from adelfl.flower.protocol import Report, Task
 from adelfl.flower.session import Session, Terms
@@ -41,7 +42,7 @@ from adelfl.strategies.base import Progress
 from adelfl.updates import Update
 
 LAYERS = (("first.weight", "first.bias"), ("second.weight", "second.bias"), ("third.weight", "third.bias"))
-METHODS = ("adel", "salf", "drop", "wait")
+METHODS = ("adel", "adel-paper", "salf", "drop", "wait")
 
 
 def strategy(world, budget=60.0, **more):
@@ -152,7 +153,7 @@ def session_of(world, method="salf", **more):
     return s
 
 
-@pytest.mark.parametrize("method", ["salf", "drop", "adel"])
+@pytest.mark.parametrize("method", ["salf", "drop", "adel", "adel-paper"])
 def test_the_merge_is_the_simulators_to_the_bit(method):
     world = World(beings())
     s = session_of(world, method)
@@ -167,7 +168,7 @@ def test_the_merge_is_the_simulators_to_the_bit(method):
 
     T = current.end - current.begin
     rate = np.array([s.nodes[n].compute * (T - s.nodes[n].upload) / current.tasks[n].batch for n in (1, 2, 3, 4)])
-    progress = Progress(np.array(depths), 3, 1, rate)
+    progress = Progress(np.array(depths), 3, 1, rate, batch=current.batches((1, 2, 3, 4)))
     A = s.plan.strategy.weights(0, progress)
     engine = Loop(net, layers, Samples(x, y))
     start = {n: p.detach().clone() for n, p in engine.parameters.items()}
@@ -181,6 +182,75 @@ def test_the_merge_is_the_simulators_to_the_bit(method):
     assert s.merge(current)
     assert differ(weights_of(arrays()), s.weights)
     assert not differ({n: p.detach().numpy() for n, p in net.named_parameters()}, s.weights)
+
+
+# -- learning while it trains
+
+
+class Throttled(Being):
+    """Becomes three times slower after some messages."""
+
+    def answer(self, message):
+        if len(self.asked) == 8:
+            self.seconds_per_layer *= 3
+        return super().answer(message)
+
+
+def test_the_plan_learns_of_a_node_that_is_throttled_and_keeps_the_budget():
+    nodes = beings(slow=1.0) | {1: Throttled(0.05, seed=1)}
+    world = World(nodes)
+    s = strategy(world, method="adel")
+    s.start(world, arrays(), num_rounds=25)
+    assert world.clock.now() <= 60.0
+    plan = s.session.plan
+    P = plan.strategy.beliefs.compute(np.arange(4))
+    assert plan.nodes == (1, 2, 3, 4)
+    assert P[0] < 0.7 * P[1:].min()
+    throttled, other = world.nodes[1].asked, world.nodes[2].asked
+    assert throttled[15].batch < 0.75 * other[15].batch
+    assert throttled[3].batch == other[3].batch
+
+
+def test_a_method_is_told_what_happened_in_terms_of_its_plan():
+    world = World(beings())
+    s = session_of(world, "adel")
+    s.make_plan(0)
+    current = s.open_round(0)
+    current.done, current.took = {1: 3, 2: 1, 4: 2}, {1: (0.8, 0.3), 2: (0.5, 0.2)}
+    seen = outcome_of(current, s.plan, s.nodes, 50.0)
+    assert seen.t == 0
+    assert seen.left == 50.0
+    assert seen.batch.tolist() == [current.tasks[n].batch for n in (1, 2, 3, 4)]
+    assert seen.z.tolist() == [3, 1, 0, 0]  # node 4 said nothing of its times that could be true
+    assert seen.seconds[:2].tolist() == [0.8, 0.5]
+    assert seen.upload[:2].tolist() == [0.3, 0.2]
+    assert np.isnan(seen.upload[2:]).all()
+    assert seen.seconds[2] == pytest.approx(current.end - current.begin - s.nodes[3].upload)
+
+
+def test_the_spread_of_gradients_is_seen_in_the_updates_of_a_round():
+    world = World(beings())
+    s = session_of(world, "adel")
+    s.make_plan(0)
+    current = s.open_round(0)
+    rng, rate = np.random.default_rng(3), 0.1
+    names, own = s.shape.layers, {}
+    for n in (1, 2, 3, 4):
+        changes = {m: rate * rng.normal(size=s.weights[m].shape) for layer in names for m in layer}
+        if n == 4:  # it came as far as the last layer
+            changes = {m: changes[m] for m in names[-1]}
+        own[n] = changes
+        current.updates.append(Update(n, 1 if n == 4 else 3, changes, 16))
+    sigma2 = np.full(3, 0.5)
+    seen = spread_of(current, s.shape, rate, sigma2)
+    for l, layer in enumerate(names):
+        who = [n for n in (1, 2, 3, 4) if layer[0] in own[n]]
+        g = np.array([np.concatenate([own[n][m].ravel() / rate for m in layer]) for n in who])
+        between = np.square(g - g.mean(0)).sum() / (len(who) - 1)
+        noise = 0.5 * np.mean([1 / current.tasks[n].batch for n in who])
+        assert seen.zeta2[l] == pytest.approx(between - noise)
+        assert seen.norm2[l] == pytest.approx(np.square(g.mean(0)).sum() - between / len(who))
+    assert np.isnan(seen.sigma2).all()
 
 
 # -- time

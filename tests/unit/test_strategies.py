@@ -331,7 +331,7 @@ def test_every_built_in_name_finds_a_class_of_that_name():
         ("no.such.module:Thing", "cannot be imported"),
         ("adelfl.strategies.salf:Nothing", "cannot be imported"),
         ("adelfl.fleet:Fleet", "not a subclass"),
-        ("adelfl.strategies.base:layerwise", "not a subclass"),
+        ("adelfl.strategies.merge:layerwise", "not a subclass"),
     ],
 )
 def test_a_name_that_is_not_a_strategy_is_one_sentence(name, sentence):

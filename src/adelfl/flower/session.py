@@ -37,6 +37,7 @@ _MOST_CORRECTION = 5.0
 """Most that 1/(1 − p) may come to: real layer times are not exponential, so p is a guess where it is near 1."""
 _WORTH_WHILE = 1.5  # how much longer than a median node's lag a round is at least
 _SAVED = 0.1  # of the time that was planned with: from then on it is worth a new plan
+
 Weights = dict[str, Array]
 
 
@@ -121,7 +122,7 @@ class Session:
             why = f" ({troubles[0]})" if troubles else ""
             raise AdelError(f"no node answered in {self.clock.now() - first:.1f} s while they were measured{why}")
         if self.constants is None:
-            self.constants = estimate(found, self.shape, self.terms.batch, self._rate_in(1)) or Constants()
+            self.constants = estimate(found, self.shape, self.terms.batch, self.terms.rate_in(1)) or Constants()
 
     def make_plan(self, t: int) -> None:
         """Plan rounds t, t+1, … for the nodes that are measured, with the budget that is left.
@@ -257,11 +258,9 @@ class Session:
 
     def _task(self, number: int, batch: int, seconds: float, node: Node | None) -> Task:
         pace = node.expected if node is not None and node.measured else ()
-        return Task(number, batch, self.terms.local_iterations, self._rate_in(number), seconds, self.shape.layers, pace)
-
-    def _rate_in(self, number: int) -> float:
-        """η of a round, counted from 1; of round 0 that of the first."""
-        return float(self.terms.learning_rate.values(max(1, number))[-1])
+        return Task(
+            number, batch, self.terms.local_iterations, self.terms.rate_in(number), seconds, self.shape.layers, pace
+        )
 
     def collect(self, current: Round) -> None:
         """Take replies in until the round closes: at its end, or when nobody is left to wait for."""
@@ -336,7 +335,7 @@ class Session:
         progress = Progress(z, self.L, self.terms.local_iterations, current.rates, batch=current.batches(ids))
         A = self.plan.strategy.weights(current.number - 1 - self.plan.first, progress)
         A = A / np.maximum(1.0, A.sum(axis=0) / _MOST_CORRECTION)
-        counting = [(useful[node], weights) for node, weights in zip(ids, A, strict=True) if node in useful]
+        counting = ((useful[node], weights) for node, weights in zip(ids, A, strict=True) if node in useful)
         moved = moved_by(counting, self.weights, self.shape)
         if moved is None:
             log.warning("round %d: the merged model would not be finite", current.number)
@@ -348,4 +347,4 @@ class Session:
         """Let the method learn from a round that is over, and plan the rest with the time that is left."""
         assert self.plan is not None
         left = self._time_for(self.rounds - current.number)
-        look_back(current, self.plan, self.nodes, self.shape, self._rate_in(current.number), left)
+        look_back(current, self.plan, self.nodes, self.shape, self.terms.rate_in(current.number), left)

@@ -61,6 +61,10 @@ class Terms:
             if not right:
                 raise ConfigError(f"{key} must be {allowed}, not {getattr(self, key)!r}")
 
+    def rate_in(self, number: int) -> float:
+        """η of a round, counted from 1; of round 0 that of the first."""
+        return float(self.learning_rate.values(max(1, number))[-1])
+
 
 @dataclass(frozen=True)
 class Rest:

@@ -220,34 +220,41 @@ class Adel(Strategy):
 
     def _first_plan(self) -> Schedule:
         s = self.setting
-        crew = Crew.of(s.problem(), self._weighting)
+        fleet = s.fleet
+        crew = self._crew(0, fleet.compute, fleet.upload, fleet.count.astype(np.float64), np.ones(fleet.groups))
         found = self._solve(crew, 0, s.budget, THOROUGH)
         return Schedule(
-            s.fleet,
+            fleet,
             s.layers,
             found.T,
             m=found.m,
-            sits_out=s.fleet.upload >= found.T.max(),
+            sits_out=fleet.upload >= found.T.max(),
             cohort=s.cohort,
             local_iterations=s.local_iterations,
         )
 
     def _plan(self, t: int, left: float) -> TightPlan:
         """The rounds from t on, with what is believed by now."""
-        s, b, some = self.setting, self.beliefs, self._sample
+        b, some = self.beliefs, self._sample
+        count = np.full(some.size, self.setting.devices / some.size)
+        crew = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some))
+        return self._solve(crew, t, left, QUICK)
+
+    def _crew(self, t: int, compute: Floats, upload: Floats, count: Floats, there: Floats) -> Crew:
+        """Devices of such speeds and uploads, so many of each, who take part so often if they are asked."""
+        s = self.setting
         share = 1.0 if s.cohort is None else s.cohort / s.devices
-        crew = Crew(
-            P=b.compute(some) / s.local_iterations,
-            B=b.upload(some),
-            count=np.full(some.size, s.devices / some.size),
-            chance=share * (1.0 - b.away(some)),
+        return Crew(
+            P=compute / s.local_iterations,
+            B=upload,
+            count=count,
+            chance=share * there,
             layers=s.layers,
             spread=self.spread,
             memory=self._memory(t),
             latency=s.latency,
             weighting=self._weighting,
         )
-        return self._solve(crew, t, left, QUICK)
 
     def _solve(self, crew: Crew, t: int, budget: float, effort: Effort) -> TightPlan:
         c, eta = self.setting.constants, self._eta[t:]
