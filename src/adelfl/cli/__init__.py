@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adelfl import __version__
-from adelfl.cli import plan, profile, reproduce, runs
+from adelfl.cli import plan, profile, report, reproduce, runs
 from adelfl.errors import AdelError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ for command in (
     runs.resume,
     runs.show,
     runs.partition,
+    report.report,
     profile.profile,
     reproduce.reproduce,
 ):

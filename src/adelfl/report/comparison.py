@@ -34,12 +34,12 @@ class Contender:
 
     @property
     def final(self) -> Floats:
-        """Final accuracy, one per seed."""
-        return np.array([r["final_accuracy"] for r in self.results])
+        """Final accuracy, one per seed; NaN where nobody evaluated."""
+        return np.array([r["final_accuracy"] for r in self.results], dtype=np.float64)
 
     def at(self, quarter: str) -> float:
-        """Mean accuracy at a share of the budget."""
-        return float(np.mean([r["accuracy"][quarter] for r in self.results]))
+        """Mean accuracy at a share of the budget; NaN if nobody evaluated."""
+        return float(np.mean(np.array([r["accuracy"][quarter] for r in self.results], dtype=np.float64)))
 
     @property
     def depth(self) -> float:

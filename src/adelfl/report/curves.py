@@ -22,7 +22,7 @@ def draw_comparison(contenders: list[Contender], title: str) -> Figure:
         fig = figure(8.0, 4.8)
         ax = fig.subplots()
         ends = plot_accuracy(ax, contenders, scale)
-        _name_ends(ax, ends, scale)
+        name_ends(ax, ends, scale)
         ax.set(xlabel=unit, title=title)
         if said := _about_seeds(contenders):
             ax.text(0.01, 0.98, said, transform=ax.transAxes, va="top", color=GREY)
@@ -85,10 +85,20 @@ def plot_accuracy(ax: Axes, contenders: list[Contender], scale: float) -> list[t
     return ends
 
 
-def _name_ends(ax: Axes, ends: list[tuple[float, str, str]], scale: float) -> None:
-    heights = _spread([e[0] for e in ends], 0.055)
+def name_ends(ax: Axes, ends: list[tuple[float, str, str]], x: float) -> None:
+    """Write labels beside the ends (height, label, colour) of lines that stop at ``x``; limits must be set before."""
+    to_axes = ax.transData + ax.transAxes.inverted()
+    heights = _spread([float(to_axes.transform((x, y))[1]) for y, _, _ in ends], 0.055)
     for (_, label, colour), y in zip(ends, heights, strict=True):
-        ax.annotate(label, (scale, y), xytext=(6, 0), textcoords="offset points", color=colour, va="center")
+        ax.annotate(
+            label,
+            (1.0, y),
+            xycoords="axes fraction",
+            xytext=(6, 0),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+        )
 
 
 def _about_seeds(contenders: list[Contender]) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adelfl.errors import ConfigError
 
 # Okabe and Ito's palette.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7f7f7f"
-PURPLE, SKY, BROWN = "#CC79A7", "#56B4E9", "#7a5c00"
+PURPLE, SKY, BROWN, BLACK = "#CC79A7", "#56B4E9", "#7a5c00", "#333333"
 STRATEGY_COLOURS = {
     "adel": BLUE,
     "salf": ORANGE,
@@ -44,6 +46,34 @@ def figure(width: float, height: float) -> Figure:
     """Make an empty figure that no window system and no global state knows of."""
     with matplotlib.rc_context(RC):
         return Figure(figsize=(width, height), layout="constrained")
+
+
+def panels(count: int, height: float, *, sharey: bool = False) -> tuple[Figure, list[Axes], int]:
+    """Make a figure ten inches wide with so many axes, each ``height`` inches high; the axes, and how many in a row."""
+    columns = 2 if count == 4 else min(3, count)
+    rows = -(-count // columns)
+    fig = figure(10.0, 0.5 + height * rows)
+    with matplotlib.rc_context(RC):
+        axes = fig.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
+    for ax in axes[count:]:
+        ax.set_axis_off()
+    return fig, axes[:count], columns
+
+
+def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Colour and line style for strategies that are drawn together: their own, or the first that nobody has.
+
+    Parameters
+    ----------
+    names : sequence of str
+        A name may be there twice; the second is then drawn otherwise.
+    """
+    palette = [(colour, line) for line in ("-", ":", "-.") for colour in (*SERIES, BROWN, BLACK)]
+    own = {
+        name: (STRATEGY_COLOURS[name], "--" if name == "oracle" else "-") for name in names if name in STRATEGY_COLOURS
+    }
+    left = [look for look in palette if look not in own.values()]
+    return [own.pop(name) if name in own else left.pop(0) if left else (GREY, ":") for name in names]
 
 
 def save(fig: Figure, path: Path, dpi: int = 150) -> None:

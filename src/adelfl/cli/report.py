@@ -1,0 +1,26 @@
+"""``adelfl report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold some.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write each figure there too, as PNG and PDF.")
+    ] = None,
+) -> None:
+    """Write one HTML page about a run, or about several side by side; it needs no other file."""
+    from adelfl.report.groups import gather
+    from adelfl.report.html import write_report
+
+    found = gather(runs)
+    write_report(found, out, figures)
+    for folder, why in found.troubles.items():
+        typer.echo(f"warning: {folder}: {why}", err=True)
+    typer.echo(f"Report: {out}" + (f"   Figures: {figures}" if figures is not None else ""))
