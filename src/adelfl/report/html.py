@@ -51,8 +51,9 @@ def write_report(gathered: Gathered, path: Path, figures: Path | None = None) ->
 def _title(gathered: Gathered) -> str:
     groups, about = gathered.groups, gathered.drawn[0].about
     who = groups[0].label if len(groups) == 1 else f"{len(groups)} strategies"
+    real = any(trace.clock == "real" for trace in gathered.drawn)
     data = {str(trace.about.get("data", "unknown data")) for trace in gathered.drawn}
-    where = data.pop() if len(data) == 1 else f"{len(data)} data sets"
+    where = "Flower" if real else data.pop() if len(data) == 1 else f"{len(data)} data sets"
     return f"{who} on {where}, {about['devices']} devices"
 
 
@@ -64,7 +65,7 @@ def _lede(gathered: Gathered) -> str:
     time = f"{low} {clock}" if low == high else f"{low} to {high} {clock}, depending on the seed's fleet"
     rounds = sorted({int(trace.about["rounds"]) for trace in traces})
     planned = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-    said = [f"{_count(len(traces), 'run')}, up to {planned} rounds each, within a time budget of {time}."]
+    said = [f"{_count(len(traces), 'run')} of up to {planned} rounds within a time budget of {time}."]
     ranked = [g for g in groups if g is not gathered.oracle and g.finished and not math.isnan(g.contender.final.mean())]
     if ranked and len(groups) > 1:
         best = ranked[0].contender
@@ -150,8 +151,11 @@ def _refused(gathered: Gathered) -> Html | None:
         "Updates that arrived but were not merged, by reason, summed over the rounds of all runs. A few late ones are "
         "what deadlines are for; other reasons point to a node that is broken or hostile."
     )
-    rows = [[reason, *(f"{count[reason]}" if count[reason] else "–" for count in counts)] for reason in reasons]
-    return table(["reason", *(g.label for g in groups)], rows, numbers=range(1, len(groups) + 1), caption=caption)
+    rows = [
+        [_named(g), *(f"{count[reason]}" if count[reason] else "–" for reason in reasons)]
+        for g, count in zip(groups, counts, strict=True)
+    ]
+    return table(["strategy", *reasons], rows, numbers=range(1, len(reasons) + 1), caption=caption)
 
 
 def _configuration(gathered: Gathered) -> Html:
@@ -218,6 +222,6 @@ def _runs(gathered: Gathered) -> Html:
     read = {trace.record.folder for trace in gathered.traces}
     for folder, why in gathered.troubles.items():
         if folder not in read:
-            state = tag("span", f"cannot be read: {why}", kind="bad")
+            state = tag("span", f"corrupt: {why}", kind="bad")
             rows.append([tag("span", str(folder), kind="path"), "", "", "", "", state])
     return table(["run", "strategy", "seed", "rounds", "final accuracy", "state"], rows, numbers=(2, 3, 4))

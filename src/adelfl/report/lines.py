@@ -51,28 +51,30 @@ def draw_progress(groups: list[Group], what: str) -> Figure:
     groups = evaluated(groups, what)
     scale, unit = _time_axis([trace for g in groups for trace in g.traces])
     with matplotlib.rc_context(RC):
-        fig = figure(10.0, 4.4)
+        fig = figure(10.0, 4.1)
         ax = fig.subplots()
         found = []
         for g in groups:
             curves = np.array([_curve(trace, getattr(trace, what)) for trace in g.traces])
             mean, error = mean_and_error(curves)
             width = 1.6 if g.line == "--" else 2.2
-            ax.plot(_GRID * scale, mean, color=g.colour, linestyle=g.line, linewidth=width)
-            ax.fill_between(_GRID * scale, mean - error, mean + error, color=g.colour, alpha=0.16, linewidth=0)
+            ax.step(_GRID * scale, mean, where="post", color=g.colour, linestyle=g.line, linewidth=width)
+            low, high = mean - error, mean + error
+            ax.fill_between(_GRID * scale, low, high, step="post", color=g.colour, alpha=0.16, linewidth=0)
             found.append(mean[np.isfinite(mean)])
         values = np.concatenate(found)
         ax.set(xlabel=unit, xlim=(0, scale), ylabel=f"test {what}")
         if what == "accuracy":
             ax.set_ylim(0.0, max(0.1, min(1.0, math.ceil(11.0 * values.max()) / 10.0)))
-            ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+            ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         elif values.min() > 0 and values.max() > 20.0 * np.median(values):
             ax.set_yscale("log")
-        else:
+        elif values.min() < 0.6 * values.max():
             ax.set_ylim(min(0.0, values.min()), 1.05 * values.max())
         if scale == 1.0:
-            ax.xaxis.set_major_formatter(PercentFormatter(1.0))
-        ends = [(float(mean[-1]), short(g.label), g.colour) for g, mean in zip(groups, found, strict=True)]
+            ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        labels = [short(g.label) + ("" if g.finished else "\n(not finished)") for g in groups]
+        ends = [(float(mean[-1]), label, g.colour) for g, label, mean in zip(groups, labels, found, strict=True)]
         name_ends(ax, ends, scale)
     return fig
 
@@ -80,7 +82,7 @@ def draw_progress(groups: list[Group], what: str) -> Figure:
 def _curve(trace: Trace, values: Floats) -> Floats:
     """What the last evaluation said at each share of the budget; NaN before the first and after an early end."""
     known = np.isfinite(values)
-    times, values = trace.evaluated[known], values[known]
+    times, values = np.minimum(trace.evaluated[known], trace.budget), values[known]  # a real clock may overrun
     if times.size == 0:
         return np.full_like(_GRID, np.nan)
     moments = _GRID * trace.budget * (1 + 1e-9)
@@ -144,7 +146,7 @@ def _plot_plans(ax: Axes, groups: list[Group], scale: float) -> None:
         scale, color=GREY, linestyle="--", linewidth=1.3, label=f"uniform{f', {scale:.3g} s' if scale != 1.0 else ''}"
     )
     ax.set_ylim(bottom=0, top=1.15 * ax.get_ylim()[1])
-    ax.set_xlim(left=0)
+    ax.set_xlim(0.5, max(2, max(trace.about["rounds"] for g in groups for trace in g.traces)) + 0.5)
     ax.xaxis.set_major_locator(_whole())
     ax.legend(loc="lower left")
 

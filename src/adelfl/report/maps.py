@@ -38,7 +38,7 @@ def draw_coverage(groups: list[Group]) -> Figure:
             said = [short(name, 14) if named else "" for name in layers[::every]]
             ax.set_yticks(range(1, len(layers) + 1, every), said)
             ax.set_title(_title(g.label, g.traces))
-        _finish(fig, axes, columns, image, "devices that deliver it")
+        _finish(fig, axes, columns, image, "share of devices")
     return fig
 
 
@@ -53,7 +53,7 @@ def draw_contributions(runs: list[tuple[str, Trace]]) -> Figure:
             ax.set_title(_title(label, [trace]))
             if place % columns == 0:
                 ax.set_ylabel("devices")
-        _finish(fig, axes, columns, image, "layers that it gave")
+        _finish(fig, axes, columns, image, "share of its layers")
     return fig
 
 
@@ -113,4 +113,5 @@ def _title(label: str, traces: list[Trace]) -> str:
 def _finish(fig: Figure, axes: list[Axes], columns: int, image: AxesImage, label: str) -> None:
     for ax in axes[-columns:]:
         ax.set_xlabel("round")
-    fig.colorbar(image, ax=axes, format=PercentFormatter(1.0), label=label, shrink=0.9, aspect=30, pad=0.01)
+    aspect = 14 * -(-len(axes) // columns)
+    fig.colorbar(image, ax=axes, format=PercentFormatter(1.0), label=label, shrink=0.9, aspect=aspect, pad=0.01)

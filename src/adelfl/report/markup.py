@@ -36,12 +36,15 @@ caption { caption-side: bottom; text-align: left; padding-top: .6rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .93rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .42rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-th { font-weight: 600; color: var(--soft); white-space: nowrap; }
-.number { text-align: right; white-space: nowrap; }
+th { font-weight: 600; color: var(--soft); vertical-align: bottom; }
+.number { text-align: right; }
+td.number { white-space: nowrap; }
 tbody tr:hover { background: var(--card); }
 .name { font-weight: 600; }
-.name, .path { overflow-wrap: anywhere; }
-.path { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: .86em; }
+td:first-child { min-width: 8rem; }
+.name { overflow-wrap: anywhere; }
+.path { display: inline-block; min-width: 15rem; overflow-wrap: anywhere;
+  font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: .86em; }
 .swatch { display: inline-block; width: 1.3em; height: 0; margin-right: .5em; vertical-align: .28em;
   border-top: 3px solid; }
 .bad { color: var(--bad); } .warn { color: var(--warn); }
@@ -53,19 +56,20 @@ tbody tr:hover { background: var(--card); }
 .settings code { display: block; font: .84rem/1.6 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   overflow-wrap: anywhere; padding-left: 1em; text-indent: -1em; }
 footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); font-size: .86rem; }
-@page { size: A4; margin: 16mm 14mm; }
+@page { size: A4; margin: 14mm; }
 @media print {
   :root { color-scheme: light; --ink: #000; --soft: #444; --line: #ccc; --page: #fff; --card: #fff; --accent: #000;
     --bad: #8c1d18; --warn: #6b4600; }
   body { font-size: 10pt; }
   main { max-width: none; padding: 0; }
   nav { display: none; }
-  h2 { margin-top: 1.4rem; padding-top: .7rem; }
+  h2 { margin-top: 1.2rem; padding-top: .6rem; }
+  .swatch { print-color-adjust: exact; }
   h2, h3 { break-after: avoid; }
   h2 + p { break-after: avoid; }
   figure, tr, .note { break-inside: avoid; }
   thead { display: table-header-group; }
-  figure img { border: 0; padding: 0; }
+  figure img { border: 0; padding: 0; max-height: 235mm; object-fit: contain; }
   .wide { overflow: visible; }
 }
 """

@@ -6,6 +6,7 @@ import io
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,12 +71,12 @@ class Picture:
                 save(self.figure, folder / f"{self.name}.{ending}", dpi=200)
 
 
-class _drawing(warnings.catch_warnings):
-    """Names in letters that the font does not have are drawn as boxes; that is no news to anybody."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """Do not warn of names in letters that the font does not have: they are drawn as boxes."""
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")
+        yield
 
 
 def pictures(gathered: Gathered) -> Iterator[Picture]:
@@ -123,6 +124,8 @@ def _about_progress(gathered: Gathered, what: str) -> str:
     if what == "accuracy":
         if all(trace.clock == "virtual" for trace in gathered.drawn):
             said.append("Time is virtual: what the simulated fleet would need, not what this computer took.")
+        if all(trace.clock == "real" for trace in gathered.drawn):
+            said.append("Time is real: seconds since the server began.")
         if gathered.oracle is not None:
             said.append("The oracle, dashed, is a ceiling and no method: every device finishes everything in time.")
     if missing:
@@ -155,11 +158,12 @@ def _about_coverage(groups: list[Group]) -> str:
 
 
 def _about_contributions(runs: list[tuple[str, Trace]]) -> str:
-    seeds = sorted({str(trace.about["seed"]) for _, trace in runs})
+    seeds = ", ".join(sorted({str(trace.about["seed"]) for _, trace in runs}))
+    what = f"One run of each strategy (seed {seeds})" if len(runs) > 1 else f"One run (seed {seeds})"
     most = max(len({int(u) for asked in trace.asked for u in asked}) for _, trace in runs)
     said = [
-        f"One run of each strategy (seed {', '.join(seeds)}): a row per device, those that gave most on average at the "
-        "top, and a column per round. Yellow: all of its layers were merged; dark: nothing was, because time ran out "
+        f"{what}: a row per device, those that gave most on average at the top, "
+        "and a column per round. Yellow: all of its layers were merged; dark: nothing was, because time ran out "
         "or because the method takes finished work only."
     ]
     if any(len({asked.size for asked in trace.asked}) > 1 or trace.asked[0].size < most for _, trace in runs):
@@ -171,7 +175,11 @@ def _about_contributions(runs: list[tuple[str, Trace]]) -> str:
 
 def _about_blank(groups: list[Group]) -> str:
     short = any(trace.lengths.size < trace.about["rounds"] for g in groups for trace in g.traces)
-    return " Pale grey: rounds for which the time budget did not last." if short else ""
+    return (
+        " Pale grey: rounds that were not done, since the time budget was used up or the run is not finished."
+        if short
+        else ""
+    )
 
 
 def _about_cells(traces: list[Trace]) -> str:
