@@ -88,7 +88,7 @@ def plot_accuracy(ax: Axes, contenders: list[Contender], scale: float) -> list[t
 def name_ends(ax: Axes, ends: list[tuple[float, str, str]], x: float) -> None:
     """Write labels beside the ends (height, label, colour) of lines that stop at ``x``; limits must be set before."""
     to_axes = ax.transData + ax.transAxes.inverted()
-    heights = _spread([float(to_axes.transform((x, y))[1]) for y, _, _ in ends], 0.055)
+    heights = _spread([float(to_axes.transform((x, y))[1]) for y, _, _ in ends], min(0.055, 1.0 / len(ends)))
     for (_, label, colour), y in zip(ends, heights, strict=True):
         ax.annotate(
             label,

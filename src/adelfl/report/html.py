@@ -63,9 +63,8 @@ def _lede(gathered: Gathered) -> str:
     clock = f"{traces[0].clock} seconds" if len({trace.clock for trace in traces}) == 1 else "seconds"
     low, high = f"{budgets[0]:.4g}", f"{budgets[-1]:.4g}"
     time = f"{low} {clock}" if low == high else f"{low} to {high} {clock}, depending on the seed's fleet"
-    rounds = sorted({int(trace.about["rounds"]) for trace in traces})
-    planned = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-    said = [f"{_count(len(traces), 'run')} of up to {planned} rounds within a time budget of {time}."]
+    rounds = max(int(trace.about["rounds"]) for trace in traces)
+    said = [f"{_count(len(traces), 'run')} of up to {_count(rounds, 'round')} within a time budget of {time}."]
     ranked = [g for g in groups if g is not gathered.oracle and g.finished and not math.isnan(g.contender.final.mean())]
     if ranked and len(groups) > 1:
         best = ranked[0].contender
@@ -104,7 +103,7 @@ def _result(gathered: Gathered) -> Html:
 
 def _about_result(gathered: Gathered) -> str:
     several = any(g.finished > 1 for g in gathered.groups)
-    error = ", ± standard error over seeds" if several else ""
+    error = ", ± standard error over the runs" if several else ""
     said = [
         f"Final accuracy: mean over the last tenth of the time budget{error}.",
         "At 25% …: accuracy when that share of the budget was used.",
@@ -119,10 +118,9 @@ def _about_result(gathered: Gathered) -> str:
 
 
 def _named(g: Group) -> Html:
-    line = {"-": "solid", "--": "dashed"}.get(g.line, "dotted")
-    return joined(
-        [tag("span", kind="swatch", style=f"border-top: 3px {line} {g.colour}"), tag("span", g.label, kind="name")]
-    )
+    line = {"-": "solid", ":": "dotted"}.get(g.line, "dashed")
+    swatch = tag("span", kind="swatch", style=f"border-top: 3px {line} {g.colour}")
+    return tag("div", swatch, tag("span", g.label, kind="name"), kind="strategy")
 
 
 def _percent(value: float) -> str:

@@ -9,11 +9,13 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from adelfl.report.curves import name_ends
 from adelfl.report.groups import Group
-from adelfl.report.style import GREY, RC, figure, panels
+from adelfl.report.style import BLACK, GREY, RC, figure, panels
 from adelfl.report.traces import Floats, Trace
 
 _GRID = np.linspace(0.0, 1.0, 501)
@@ -51,7 +53,7 @@ def draw_progress(groups: list[Group], what: str) -> Figure:
     groups = evaluated(groups, what)
     scale, unit = _time_axis([trace for g in groups for trace in g.traces])
     with matplotlib.rc_context(RC):
-        fig = figure(10.0, 4.1)
+        fig = figure(10.0, max(4.1, 0.25 * len(groups)))
         ax = fig.subplots()
         found = []
         for g in groups:
@@ -103,7 +105,7 @@ def _time_axis(traces: list[Trace]) -> tuple[float, str]:
 
 
 def _whole() -> MaxNLocator:
-    return MaxNLocator(integer=True, steps=(1, 2, 5, 10))
+    return MaxNLocator(integer=True, nbins=7, steps=(1, 2, 5, 10))
 
 
 def planned(groups: list[Group]) -> list[Group]:
@@ -194,21 +196,22 @@ def draw_batches(groups: list[Group]) -> Figure:
     """Draw the median batch size over the devices, the middle half and the span, a panel for each that varies."""
     groups = varied(groups)
     with matplotlib.rc_context(RC):
-        fig, axes, _ = panels(len(groups), 2.8, sharey=True)
+        fig, axes, columns = panels(len(groups), 2.6, sharey=True)
         for ax, g in zip(axes, groups, strict=True):
             sizes, _ = mean_and_error(stacked([trace.batches for trace in g.traces]))
             rounds = np.arange(1, len(sizes) + 1)
             low, first, middle, third, high = sizes.T
-            ax.fill_between(rounds, low, high, step="mid", color=g.colour, alpha=0.16, linewidth=0, label="all")
-            ax.fill_between(
-                rounds, first, third, step="mid", color=g.colour, alpha=0.34, linewidth=0, label="middle half"
-            )
-            ax.step(rounds, middle, where="mid", color=g.colour, label="median device")
-            ax.set(title=short(g.label), xlabel="round", xlim=(0.5, max(2, len(sizes)) + 0.5))
+            ax.fill_between(rounds, low, high, step="mid", color=g.colour, alpha=0.16, linewidth=0)
+            ax.fill_between(rounds, first, third, step="mid", color=g.colour, alpha=0.34, linewidth=0)
+            ax.step(rounds, middle, where="mid", color=g.colour)
+            ax.set(title=short(g.label), xlim=(0.5, max(2, len(sizes)) + 0.5))
             ax.xaxis.set_major_locator(_whole())
             ax.yaxis.set_major_locator(_whole())
-            ax.legend(loc="upper right", ncols=3)
-            ax.label_outer(remove_inner_ticks=False)
-        axes[0].set_ylim(0.0, 1.25 * axes[0].get_ylim()[1])
+        axes[0].set_ylim(bottom=0.0)
+        for ax in axes[-columns:]:
+            ax.set_xlabel("round")
         fig.supylabel("samples per device", fontsize=9.5)
+        keys = (Patch(color=BLACK, alpha=0.16), Patch(color=BLACK, alpha=0.45), Line2D([], [], color=BLACK))
+        names = ("all devices", "middle half", "median device")
+        fig.legend(keys, names, loc="outside lower center", ncols=3)
     return fig

@@ -99,6 +99,8 @@ def _show(ax: Axes, values: Floats, rounds: int) -> AxesImage:
     )
     ax.set_xlim(0.5, max(rounds, done, 1) + 0.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=(1, 2, 5, 10)))
+    if max(rounds, done) < 2:
+        ax.set_xticks([1])
     ax.set_facecolor(_NOTHING)
     ax.grid(visible=False)
     return image

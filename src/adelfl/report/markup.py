@@ -23,16 +23,14 @@ h2 { font-size: 1.25rem; margin: 3rem 0 .5rem; padding-top: 1.1rem; border-top: 
 h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
 p { margin: .4rem 0 .8rem; max-width: 46rem; }
 .lede { font-size: 1.08rem; }
-.soft, figcaption, caption { color: var(--soft); }
+.soft, figcaption, .caption { color: var(--soft); }
 nav { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: 1.2rem 0 0; font-size: .92rem; }
 nav a { white-space: nowrap; color: var(--accent); text-decoration: none; }
 nav a:hover { text-decoration: underline; }
 figure { margin: 1rem 0 0; }
 figure img { display: block; width: 100%; height: auto; background: #fff; border: 1px solid var(--line);
   border-radius: 8px; padding: .7rem; }
-figcaption, caption { font-size: .9rem; line-height: 1.5; }
-figcaption { margin: .55rem 0 0; max-width: 52rem; }
-caption { caption-side: bottom; text-align: left; padding-top: .6rem; }
+figcaption, .caption { font-size: .9rem; line-height: 1.5; margin: .55rem 0 0; max-width: 52rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .93rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .42rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
@@ -41,12 +39,11 @@ th { font-weight: 600; color: var(--soft); vertical-align: bottom; }
 td.number { white-space: nowrap; }
 tbody tr:hover { background: var(--card); }
 .name { font-weight: 600; }
-td:first-child { min-width: 8rem; }
+.strategy { display: flex; align-items: baseline; gap: .6em; min-width: 9rem; }
 .name { overflow-wrap: anywhere; }
 .path { display: inline-block; min-width: 15rem; overflow-wrap: anywhere;
   font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: .86em; }
-.swatch { display: inline-block; width: 1.3em; height: 0; margin-right: .5em; vertical-align: .28em;
-  border-top: 3px solid; }
+.swatch { flex: none; width: 1.3em; height: 0; position: relative; top: -.3em; }
 .bad { color: var(--bad); } .warn { color: var(--warn); }
 .note { background: var(--card); border-left: 3px solid var(--warn); border-radius: 4px; padding: .5rem .9rem;
   margin: .5rem 0; max-width: 52rem; overflow-wrap: anywhere; }
@@ -71,6 +68,7 @@ footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line);
   thead { display: table-header-group; }
   figure img { border: 0; padding: 0; max-height: 235mm; object-fit: contain; }
   .wide { overflow: visible; }
+  th, td { padding: .3rem .45rem; }
 }
 """
 
@@ -110,9 +108,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[
         found = (tag(kind, c, kind="number") if i in numbers else tag(kind, c) for i, c in enumerate(cells))
         return tag("tr", *found)
 
-    under = [tag("caption", caption)] if caption else []
     body = tag("tbody", *(line("td", row) for row in rows))
-    return tag("div", tag("table", *under, tag("thead", line("th", head)), body), kind="wide")
+    found = tag("div", tag("table", tag("thead", line("th", head)), body), kind="wide")
+    return joined([found, tag("p", caption, kind="caption")]) if caption else found
 
 
 def picture(svg: bytes, alt: str, caption: str) -> Html:
