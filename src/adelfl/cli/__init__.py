@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adelfl import __version__
-from adelfl.cli import plan, profile, report, reproduce, runs
+from adelfl.cli import dashboard, plan, profile, report, reproduce, runs
 from adelfl.errors import AdelError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ for command in (
     report.report,
     profile.profile,
     reproduce.reproduce,
+    dashboard.dashboard,
 ):
     app.command()(command)
 app.command("list")(runs.list_runs)

@@ -1,0 +1,174 @@
+"""The dashboard's server: one page, a few read-only addresses, one stream of events per viewer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import uvicorn
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from adelfl.dashboard.guard import Guard, Receive, Scope, Send
+from adelfl.dashboard.shelf import Shelf
+from adelfl.dashboard.stream import MOST_PICKED, Follower, as_json, events
+
+_POLL = 0.5  # seconds between two looks at the files
+_MOST_VIEWERS = 32
+_KINDS = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+Pause = Callable[[], Awaitable[bool]]
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(as_json(value), status, media_type="application/json")
+
+
+class _Viewers:
+    """How many streams are open, and whether the server is about to end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ending = asyncio.Event()
+
+    async def pause(self) -> bool:
+        """Wait a moment; False if the server ends."""
+        try:
+            await asyncio.wait_for(self.ending.wait(), _POLL)
+        except TimeoutError:
+            return True
+        return False
+
+
+class _EventStream(StreamingResponse):
+    """A stream that takes up one viewer's place for as long as it is open."""
+
+    def __init__(self, viewers: _Viewers, follower: Follower, pause: Pause) -> None:
+        super().__init__(events(follower, pause), media_type="text/event-stream")
+        self.viewers = viewers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.viewers.count >= _MOST_VIEWERS:
+            full = _json({"error": f"{_MOST_VIEWERS} viewers are here already; close one"}, 503)
+            await full(scope, receive, send)
+            return
+        self.viewers.count += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.viewers.count -= 1
+
+
+def build(shelf: Shelf, pause: Pause | None = None) -> FastAPI:
+    """Make the app, without its guard.
+
+    Parameters
+    ----------
+    shelf : Shelf
+        The runs.
+    pause : callable, optional
+        Awaited between two looks at the files; a stream ends when it says False.
+    """
+    app = FastAPI(title="adelfl", docs_url=None, redoc_url=None, openapi_url=None)
+    viewers = app.state.viewers = _Viewers()
+    wait = pause or viewers.pause
+    static = {
+        entry.name: (entry.read_bytes(), _KINDS[entry.name.rpartition(".")[2]])
+        for entry in (files("adelfl.dashboard") / "static").iterdir()
+        if entry.name.rpartition(".")[2] in _KINDS
+    }
+
+    def asset(name: str) -> Response:
+        body, kind = static[name]
+        return Response(body, media_type=kind)
+
+    @app.get("/")
+    async def page() -> Response:
+        return asset("index.html")
+
+    @app.get("/static/{name}")
+    async def part(name: str) -> Response:
+        return asset(name) if name in static else _json({"error": "there is no such file"}, 404)
+
+    @app.get("/api/runs")
+    def runs() -> Response:
+        return _json(list(shelf.look().values()))
+
+    @app.get("/api/run")
+    def run(name: str) -> Response:
+        with shelf.lock:
+            about, tail = shelf.about(name), shelf.tail(name)
+            if about is None or tail is None:
+                return _json({"error": "there is no such run"}, 404)
+            return _json({"about": about, "rows": tail.rows, "last": tail.last, "trouble": tail.trouble})
+
+    @app.get("/api/round")
+    def round(name: str, number: int) -> Response:
+        row = shelf.row(name, number)
+        return _json({"error": "there is no such round"}, 404) if row is None else _json(row)
+
+    @app.get("/events")
+    async def stream(request: Request, run: Annotated[list[str], Query()] = []) -> Response:  # noqa: B006 - FastAPI's
+        picked = list(dict.fromkeys(run))
+        if len(picked) > MOST_PICKED:
+            return _json({"error": f"at most {MOST_PICKED} runs can be followed at a time"}, 400)
+
+        async def still_here() -> bool:
+            return await wait() and not await request.is_disconnected()
+
+        return _EventStream(viewers, Follower(shelf, picked), still_here)
+
+    return app
+
+
+class _Server(uvicorn.Server):
+    """Ends its streams when it is told to end; otherwise it would wait for viewers to leave."""
+
+    def __init__(self, config: uvicorn.Config, viewers: _Viewers) -> None:
+        super().__init__(config)
+        self.viewers = viewers
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.viewers.ending.set()
+        super().handle_exit(sig, frame)
+
+
+def serve(root: Path, listener: socket.socket, hosts: frozenset[str] | None, token: str | None) -> None:
+    """Show the runs below a folder until Ctrl-C.
+
+    Parameters
+    ----------
+    root : Path
+        Where runs are.
+    listener : socket
+        Bound, but not listening yet.
+    hosts : frozenset of str or None
+        Host names that viewers may use; None for all.
+    token : str or None
+        What viewers must know; None for nothing.
+    """
+    app = build(Shelf(root, share=_POLL / 2))
+    config = uvicorn.Config(
+        Guard(app, hosts, token),
+        log_level="warning",
+        access_log=False,  # a first request carries the token
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=3,
+    )
+    try:
+        _Server(config, app.state.viewers).run(sockets=[listener])
+    except KeyboardInterrupt:  # newer versions of uvicorn raise it once more when all is closed
+        return

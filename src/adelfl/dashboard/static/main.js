@@ -1,0 +1,277 @@
+// Wires the page: events from the server, what is picked, what is drawn.
+
+import { Chart } from "./chart.js";
+import { $, colour, layerColour, make, percent, say, seconds, series } from "./draw.js";
+import { RunList } from "./list.js";
+import { Round } from "./round.js";
+
+const MOST = 8;
+const views = new Map(); // runs whose rows are here, by name
+const slots = new Map(); // colours of the picked runs, by name, in the order in which they were picked
+let main = null, source = null, ahead = 0, retry = null;
+
+const serverNow = () => Date.now() / 1000 + ahead;
+const list = new RunList(show, overlay);
+const chart = new Chart((name) => overlay(name));
+const round = new Round(async (name, number) => {
+  const answer = await fetch(`api/round?${new URLSearchParams({ name, number })}`);
+  return answer.ok ? answer.json() : null;
+}, serverNow);
+
+// -- what is picked
+
+function freeSlot() {
+  const taken = new Set(slots.values());
+  return Array.from({ length: MOST }, (_, i) => i).find((i) => !taken.has(i));
+}
+
+function show(name) {
+  if (slots.has(name)) {
+    main = name;
+  } else {
+    slots.clear();
+    slots.set(name, 0);
+    main = name;
+  }
+  picked();
+}
+
+function overlay(name) {
+  if (slots.has(name)) {
+    if (slots.size === 1) return;
+    slots.delete(name);
+    if (main === name) main = slots.keys().next().value;
+  } else {
+    if (slots.size === MOST) return status(`at most ${MOST} runs at a time`, "lost");
+    slots.set(name, freeSlot());
+    main ??= name;
+  }
+  picked();
+}
+
+function picked() {
+  const names = [main, ...[...slots.keys()].filter((name) => name !== main)];
+  const words = new URLSearchParams(names.map((name) => ["run", name]));
+  history.replaceState(null, "", `#${words}`);
+  for (const name of views.keys()) if (!slots.has(name)) views.delete(name);
+  list.pick(slots, main);
+  connect();
+  draw(false);
+}
+
+function fromAddress() {
+  const names = new URLSearchParams(location.hash.slice(1)).getAll("run").slice(0, MOST);
+  slots.clear();
+  names.forEach((name, i) => slots.set(name, i));
+  main = names[0] ?? null;
+}
+
+/** Without a wish: a run that is under way, or else the latest. */
+function pickSomething() {
+  const rank = (card) => (card.state === "running" ? 1e12 : 0) + card.changed;
+  const best = [...list.cards.values()].sort((a, b) => rank(b) - rank(a))[0];
+  if (best) show(best.name);
+}
+
+// -- what the server tells
+
+function status(text, kind) {
+  say($("link"), text);
+  $("link").className = `link ${kind}`;
+}
+
+const wantedAddress = () => `events?${new URLSearchParams([...slots.keys()].sort().map((name) => ["run", name]))}`;
+
+function connect(again = false) {
+  const address = wantedAddress();
+  if (!again && source && source.wanted === address && source.readyState !== EventSource.CLOSED) return;
+  source?.close();
+  clearTimeout(retry);
+  source = new EventSource(address);
+  source.wanted = address;
+  source.onopen = () => status("live", "live");
+  source.onerror = () => {
+    status("not connected, trying again", "lost");
+    if (source.readyState === EventSource.CLOSED) retry = setTimeout(() => connect(true), 3000);
+  };
+  const on = (event, handle) => source.addEventListener(event, (message) => handle(JSON.parse(message.data)));
+  on("runs", tookRuns);
+  on("run", tookRun);
+  on("rows", tookRows);
+  on("gone", ({ name }) => {
+    views.delete(name);
+    draw(false);
+  });
+}
+
+function tookRuns({ first, now, changed, gone }) {
+  ahead = now - Date.now() / 1000;
+  if (first) {
+    const here = new Set(changed.map((card) => card.name));
+    gone = [...list.cards.keys()].filter((name) => !here.has(name));
+  }
+  list.update(changed, gone);
+  for (const card of changed) {
+    const view = views.get(card.name);
+    if (view) Object.assign(view.about, card);
+  }
+  list.pick(slots, main);
+  if (main === null) pickSomething();
+  draw(false);
+}
+
+function tookRun({ name, now, about, rows, last, trouble }) {
+  if (!slots.has(name)) return;
+  ahead = now - Date.now() / 1000;
+  views.set(name, { name, about, rows, last, trouble });
+  draw(false);
+}
+
+function tookRows({ name, rows, last, trouble }) {
+  const view = views.get(name);
+  if (!view) return;
+  view.rows.push(...rows);
+  Object.assign(view, { last, trouble });
+  draw(name === main && rows.length > 0);
+}
+
+// -- what is drawn
+
+function draw(fresh) {
+  const view = views.get(main);
+  $("run").hidden = !view;
+  $("nothing").hidden = Boolean(view);
+  if (!view) return say($("nothing"), main === null ? "No runs here yet.\nadelfl compare starts some." : "Looking for this run …");
+  title(view);
+  tiles(view);
+  chart.set([...slots].filter(([name]) => views.has(name)).map(([name, slot]) => line(name, slot)));
+  coverage(view);
+  round.set(view, fresh);
+}
+
+function line(name, slot) {
+  const { about, rows } = views.get(name);
+  const evaluated = rows.filter((row) => row.accuracy !== null);
+  return { name, slot, label: about.label || name, seed: about.seed, budget: about.budget, main: name === main, rows: evaluated };
+}
+
+function title({ name, about, trouble }) {
+  say($("label"), about.label || name);
+  say($("seed"), about.seed === null ? "" : `seed ${about.seed}`);
+  say($("state"), about.state);
+  $("state").className = `badge is-${about.state}`;
+  const facts = [name, about.data, about.devices && `${about.devices} devices`, about.layers.length && `${about.layers.length} layers`];
+  say($("facts"), [...facts, `${about.clock || "virtual"} clock`].filter(Boolean).join(" · "));
+  const why = trouble || about.why;
+  $("why").hidden = !why;
+  say($("why"), why);
+  document.title = `${about.label || name} · adelfl`;
+  say($("chart-time"), about.clock === "real" ? "time" : "virtual time");
+}
+
+function tiles({ about, rows, last }) {
+  const evaluated = rows.filter((row) => row.accuracy !== null);
+  const latest = evaluated.at(-1)?.accuracy, best = Math.max(...evaluated.map((row) => row.accuracy));
+  const final = about.state === "finished" ? about.accuracy : null;
+  say($("accuracy"), percent(final ?? latest));
+  const end = final === null ? "" : "mean over the last tenth; ";
+  say($("accuracy-note"), evaluated.length ? `${end}best ${percent(best)}` : "not evaluated yet");
+  const steps = (about.layers.length || 1) * about.iterations;
+  const mean = last?.depth.length ? last.depth.reduce((a, b) => a + b, 0) / last.depth.length : null;
+  say($("depth"), mean === null ? "–" : percent(mean / steps, 0));
+  say($("depth-note"), mean === null ? "no round yet" : `of layers finished, mean in round ${last.round}`);
+  budget();
+}
+
+/** Also between rows, if the clock is real. */
+function budget() {
+  const view = views.get(main);
+  if (!view) return;
+  const { about, last } = view, live = about.clock === "real" && about.state === "running" && about.started !== null;
+  const used = Math.min(about.budget ?? 0, live ? serverNow() - about.started : last?.time ?? 0);
+  const left = about.budget === null ? null : about.budget - used;
+  say($("budget-left"), seconds(left));
+  say($("budget-note"), about.budget === null ? "" : `of ${seconds(about.budget)}; round ${last?.round ?? 0} of ${about.rounds}`);
+  const share = about.budget ? used / about.budget : 0;
+  $("budget-meter").firstChild.style.width = `${100 * (1 - share)}%`;
+  $("budget-meter").setAttribute("aria-valuenow", String(Math.round(100 * share)));
+}
+
+/** Share of rounds with an update, and devices behind it, per layer. */
+function covered({ about, rows }) {
+  const trained = rows.filter((row) => row.round > 0 && !row.abandoned && row.contributors.length === about.layers.length);
+  const rounds = rows.filter((row) => row.round > 0).length;
+  return about.layers.map((_, l) => {
+    const found = trained.map((row) => row.contributors[l]);
+    const share = rounds ? found.filter((n) => n > 0).length / rounds : 0;
+    return { share, devices: rounds ? found.reduce((a, b) => a + b, 0) / rounds : 0 };
+  });
+}
+
+function coverage(view) {
+  const box = $("cover"), { layers } = view.about, mine = covered(view);
+  const others = [...slots].filter(([name]) => name !== main && views.get(name)?.about.layers.length === layers.length);
+  const theirs = others.map(([name, slot]) => [slot, covered(views.get(name)), views.get(name).about]);
+  while (box.children.length > layers.length) box.lastChild.remove();
+  while (box.children.length < layers.length) box.append(layerRow());
+  layers.forEach((name, l) => {
+    const row = box.children[layers.length - 1 - l], [who, figure, bar] = row.children, { share, devices } = mine[l];
+    say(who, name);
+    say(figure, `${percent(share, 0)} · ${devices.toFixed(1)}`);
+    bar.firstChild.style.width = `${100 * share}%`;
+    bar.firstChild.style.background = layerColour(l, layers.length);
+    const ticks = theirs.map(([slot, found, about]) => {
+      const tick = make("span", "tick");
+      tick.style.left = `${100 * found[l].share}%`;
+      tick.style.background = series(slot);
+      tick.title = `${about.label} seed ${about.seed}: ${percent(found[l].share, 0)}`;
+      return tick;
+    });
+    bar.replaceChildren(bar.firstChild, ...ticks);
+    row.setAttribute("aria-label", `${name}: updated in ${percent(share, 0)} of rounds, by ${devices.toFixed(1)} devices`);
+  });
+  say($("cover-note"), others.length ? "Marks: the other picked runs, in their colours." : "");
+}
+
+function layerRow() {
+  const row = make("div", "layer"), bar = make("div", "line");
+  row.setAttribute("role", "listitem");
+  bar.append(make("span", "fill"));
+  row.append(make("span", "who"), make("span", "soft"), bar);
+  return row;
+}
+
+// -- the rest
+
+function themed() {
+  chart.draw();
+  round.draw();
+  list.pick(slots, main);
+  draw(false);
+}
+
+$("theme").addEventListener("click", () => {
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const now = document.documentElement.dataset.theme ?? system, next = now === "dark" ? "light" : "dark";
+  if (next === system) delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = next;
+  try {
+    if (next === system) localStorage.removeItem("adelfl-theme");
+    else localStorage.setItem("adelfl-theme", next);
+  } catch {
+    // no storage, no memory
+  }
+  themed();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themed);
+new ResizeObserver(() => views.has(main) && (chart.draw(), round.draw())).observe($("shown"));
+setInterval(budget, 250);
+addEventListener("hashchange", () => {
+  fromAddress();
+  picked();
+});
+addEventListener("pagehide", () => source?.close());
+// A token has done its work with the first request, and need not stay where shoulders can read it.
+if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", `${location.pathname}${location.hash}`);
+fromAddress();
+connect();
