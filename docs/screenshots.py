@@ -2,8 +2,8 @@
 
     python docs/screenshots.py [--out docs/img]
 
-Needs playwright and a Chromium (the system's, or playwright's own). It makes the runs that are seen: a comparison of two
-seeds, and copies of its parts that look running, stopped, failed and corrupt.
+Needs playwright and a Chromium (the system's, or playwright's own). It makes the runs that are seen: a comparison of
+two seeds, and copies of its parts that look running, stopped, failed and corrupt.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from playwright.sync_api import Browser, sync_playwright
 from adelfl.clock import wall_seconds
 from adelfl.record import RunRecord, RunWriter
 
-SIZES = {"light": (1280, 1000), "dark": (1280, 1000), "phone": (380, 800)}
+SIZES = {"phone": (380, 800), "light": (1280, 1020), "dark": (1280, 1020)}  # first the one whose clock runs
 
 
 def make_runs(folder: Path) -> list[RunWriter]:
@@ -32,8 +33,10 @@ def make_runs(folder: Path) -> list[RunWriter]:
     said = ["compare", "--seeds", "2", "--jobs", "1", "--out", str(folder / "digits"), "--strategies"]
     subprocess.run([sys.executable, "-m", "adelfl", *said, "adel,salf,drop,heterofl"], check=True)
     first = RunRecord.open(folder / "digits" / "adel-seed0")
-    with part(first, folder / "later" / "salf-seed4", 0.3):
+    with part(first, folder / "later" / "salf-seed4", 0.3) as stopped:
         pass
+    for file in stopped.folder.iterdir():
+        os.utime(file, (0, wall_seconds() - 3600))
     with part(first, folder / "later" / "adel-seed5", 0.2) as failing:
         failing.fail("the training loss became nan in round 21; lower the learning rate (now 3)")
     shutil.copytree(first.folder, folder / "later" / "adel-seed6")
@@ -56,7 +59,13 @@ def real(whole: RunRecord, folder: Path) -> RunWriter:
     nodes = [str(7_000_000_000_000_001_234 + 1111 * u) for u in range(4)]
     begun = wall_seconds() - 66.0
     said = {"data": "held by the nodes", "clock": "real", "started": begun, "nodes": nodes, "devices": 4, "rounds": 12}
-    config = {"config": {"flower": {"local_iterations": 1}}, "budget": 160.0, "label": "adel", "seed": 0, "schedule": None}
+    config = {
+        "config": {"flower": {"local_iterations": 1}},
+        "budget": 160.0,
+        "label": "adel",
+        "seed": 0,
+        "schedule": None,
+    }
     writer = RunWriter.create(folder, whole.about | said | config)
     writer.append({"round": 0, "time": 8.0, "loss": 2.3, "accuracy": 0.1}, 8.0)
     for t in range(1, 6):
@@ -86,7 +95,11 @@ def shoot(browser: Browser, address: str, name: str, path: Path) -> None:
     scheme = "dark" if name == "dark" else "light"
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
-    runs = ["flower/four-nodes"] if name == "phone" else [f"digits/{s}" for s in ("adel-seed2", "salf-seed0", "drop-seed0")]
+    runs = (
+        ["flower/four-nodes"]
+        if name == "phone"
+        else [f"digits/{s}" for s in ("adel-seed2", "salf-seed0", "drop-seed0")]
+    )
     page.goto(f"{address}#{'&'.join(f'run={run}' for run in runs)}")
     page.locator("#legend li").nth(len(runs) - 1).wait_for()
     page.wait_for_timeout(900)

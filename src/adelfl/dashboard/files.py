@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from collections.abc import Iterator
@@ -11,11 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from pydantic_core import from_json
+
 from adelfl.errors import AdelError
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _LARGEST = 1 << 26  # bytes of a JSON file
 _LONGEST = 300  # characters of a text that is shown
+_MOST = 1e300  # of a number; NaN is not below it either
 
 
 class CorruptRunError(AdelError):
@@ -32,11 +34,14 @@ def open_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def parse(text: bytes) -> dict[str, Any]:
-    """One JSON object; what JSON has no word for (NaN, Infinity) becomes None."""
+    """One JSON object. NaN and Infinity, for which JSON has no word, are read; :func:`as_number` keeps them back."""
     try:
-        found = json.loads(text, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        raise CorruptRunError("it is not JSON") from None
+        found = from_json(text)  # five times as fast as json, but it refuses half a character
+    except ValueError:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            raise CorruptRunError("it is not JSON") from None
     if not isinstance(found, dict):
         raise CorruptRunError("it is not a JSON object")
     return found
@@ -46,10 +51,9 @@ def read_json(path: Path, keys: frozenset[str]) -> dict[str, Any]:
     """Read a JSON file that must have some keys."""
     try:
         with open_file(path) as file:
-            text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise CorruptRunError("it is too large")
-        found = parse(text)
+            if os.fstat(file.fileno()).st_size > _LARGEST:
+                raise CorruptRunError("it is too large")
+            found = parse(file.read())
         if missing := keys - found.keys():
             raise CorruptRunError(f"it lacks {', '.join(sorted(missing))}")
     except CorruptRunError as trouble:
@@ -63,15 +67,13 @@ def as_number(value: object) -> float | None:
     """Return a finite number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None
+    return float(value) if -_MOST < value < _MOST else None
 
 
 def as_count(value: object) -> int:
     """Return a whole number that is not negative, or 0 for anything else."""
+    if type(value) is int and 0 <= value < _MOST:
+        return value
     found = as_number(value)
     return 0 if found is None else max(0, int(found))
 

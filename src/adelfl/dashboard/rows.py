@@ -56,12 +56,15 @@ def last_rows(path: Path) -> tuple[Row | None, float | None]:
             lines = file.read(length - start).split(b"\n")[:-1]
         if start > 0:
             lines = lines[1:]  # begins in the middle
-        accuracy = None
-        for line in reversed(lines):
-            if b'"accuracy":null' not in line and (accuracy := read_row(line)["accuracy"]) is not None:
+        last = read_row(lines[-1]) if lines else None
+        accuracy = None if last is None else last["accuracy"]
+        for line in reversed(lines[:-1]):
+            if accuracy is not None:
                 break
-        if start == 0 or size >= _LONGEST_TAIL or (lines and accuracy is not None):
-            return (read_row(lines[-1]) if lines else None), accuracy
+            if b'"accuracy":null' not in line:
+                accuracy = read_row(line)["accuracy"]
+        if start == 0 or size >= _LONGEST_TAIL or accuracy is not None:
+            return last, accuracy
         size *= 8
 
 

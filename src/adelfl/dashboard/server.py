@@ -151,7 +151,7 @@ def serve(root: Path, listener: socket.socket, hosts: frozenset[str] | None, tok
     root : Path
         Where runs are.
     listener : socket
-        Bound, but not listening yet.
+        Listening already, so that nobody else can take the address.
     hosts : frozenset of str or None
         Host names that viewers may use; None for all.
     token : str or None

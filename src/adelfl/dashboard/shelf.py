@@ -90,37 +90,37 @@ class Shelf:
                 return self._cards
             before, self._known = self._known, {}
             locked, now = self._locked(), self.now()
-            for folder, stats in self._folders():
-                name = os.fsencode(folder.relative_to(self.root)).decode("utf-8", "replace")
-                name = self.root.name if name == "." else name
+            for path, stats in self._folders():
+                name = os.fsencode(path).decode("utf-8", "replace") or self.root.name
                 stamps = tuple(None if s is None else (s.st_ino, s.st_size, s.st_mtime_ns) for s in stats)
                 known = before.get(name)
                 if known is None or known.stamps != stamps:
                     changed = max(s.st_mtime for s in stats if s is not None)
+                    folder = self.root / path
                     known = _Known(folder, stamps, *_card(name, folder, stats, changed))
                 self._known[name] = known
             self._cards = {name: self._with_state(known, locked, now) for name, known in sorted(self._known.items())}
             self._looked = began
             return self._cards
 
-    def _folders(self) -> Iterator[tuple[Path, list[os.stat_result | None]]]:
-        waiting = [(self.root, 0)]
+    def _folders(self) -> Iterator[tuple[str, list[os.stat_result | None]]]:
+        """Folders with a run in them, as paths below the root. Links are passed over."""
+        waiting = [("", 0)]
         while waiting:
-            folder, depth = waiting.pop()
+            path, depth = waiting.pop()
             found: dict[str, os.stat_result] = {}
             try:
-                with os.scandir(folder) as entries:
+                with os.scandir(f"{self.root}/{path}") as entries:
                     for entry in entries:
-                        if entry.name in _FILES:
-                            found[entry.name] = entry.stat(follow_symlinks=False)
-                        elif (
-                            depth < _DEEPEST and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
-                        ):
-                            waiting.append((folder / entry.name, depth + 1))
+                        name = entry.name
+                        if name in _FILES:
+                            found[name] = entry.stat(follow_symlinks=False)
+                        elif depth < _DEEPEST and name[0] != "." and entry.is_dir(follow_symlinks=False):
+                            waiting.append((f"{path}/{name}" if path else name, depth + 1))
             except OSError:  # gone since it was listed, or not ours to read
                 continue
             if "run.json" in found:
-                yield folder, [found.get(name) for name in _FILES]
+                yield path, [found.get(name) for name in _FILES]
 
     def _with_state(self, known: _Known, locked: set[int], now: float) -> Card:
         card = known.card
@@ -192,18 +192,18 @@ def _card(name: str, folder: Path, stats: list[os.stat_result | None], changed: 
             "rounds": as_count(about["rounds"]),
             "devices": as_count(about["devices"]),
         }
+        if result is not None:
+            found = read_json(folder / "result.json", _RESULT)
+            done = {"round": as_count(found["rounds"]), "time": as_number(found["time"]), "progress": 1.0}
+            return card | done | {"state": "finished", "accuracy": as_number(found["final_accuracy"])}, patience
         if rounds is not None:
-            last, accuracy = last_rows(folder / "rounds.jsonl")
-            card["accuracy"] = accuracy
+            last, card["accuracy"] = last_rows(folder / "rounds.jsonl")
             if last is not None:
                 share = min(1.0, last["time"] / budget) if budget else 0.0
                 card |= {"round": last["round"], "time": last["time"], "progress": max(0.0, share)}
                 if card["clock"] == "real":
                     patience = max(_RECENT, 2.0 * (last["deadline"] or 0.0))
-        if result is not None:
-            found = read_json(folder / "result.json", _RESULT)
-            card |= {"state": "finished", "accuracy": as_number(found["final_accuracy"]), "progress": 1.0}
-        elif failed is not None:
+        if failed is not None:
             why = as_text(read_json(folder / "failed.json", frozenset({"error"}))["error"])
             card |= {"state": "failed", "why": why}
     except CorruptRunError as trouble:

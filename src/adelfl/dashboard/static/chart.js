@@ -72,8 +72,8 @@ export class Chart {
     pen.textAlign = "right";
     pen.fillText("seconds", width - RIGHT, height - 13);
     const budgets = new Set(this.lines.map((line) => line.budget));
-    if (budgets.size !== 1) return;
-    const end = Math.round(x([...budgets][0] ?? 0)) - 0.5;
+    if (budgets.size !== 1 || budgets.has(null)) return;
+    const end = Math.round(x([...budgets][0])) - 0.5;
     pen.strokeStyle = colour("late");
     pen.setLineDash([4, 4]);
     pen.beginPath();
@@ -142,7 +142,7 @@ export class Chart {
 
   entry(line) {
     const item = make("li");
-    const name = make("b", "", `${line.label} ${line.seed}`);
+    const name = make("b", "", `${line.label} ${line.seed}`.trim());
     name.title = line.name;
     item.append(make("span", "swatch"), name, make("span", "soft"));
     if (this.lines.length > 1) {

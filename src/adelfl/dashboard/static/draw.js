@@ -29,8 +29,8 @@ export const still = matchMedia("(prefers-reduced-motion: reduce)");
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 export const series = (slot) => colour(`s${slot}`);
 
-// From the last layer, which every device reaches first, to the first: light grows as work gets rarer.
-const RAMP = [[44, 82, 152], [31, 128, 160], [45, 168, 132], [142, 196, 72], [240, 200, 60]];
+// From the last layer, which every device reaches first, to the first. Other hues than those of runs.
+const RAMP = [[150, 164, 246], [126, 112, 228], [142, 66, 198], [178, 42, 150]];
 
 export function layerColour(l, layers) {
   const x = layers > 1 ? ((layers - 1 - l) / (layers - 1)) * (RAMP.length - 1) : 0;

@@ -88,8 +88,8 @@ export class RunList {
     const [pick, name, score, more, state, done] = option.children;
     name.replaceChildren(card.label || card.name, " ", make("span", "soft", card.seed === null ? "" : `seed ${card.seed}`));
     say(score, card.accuracy === null ? "" : percent(card.accuracy));
-    const rounds = card.rounds ? `round ${card.round}/${card.rounds}` : "";
-    say(more, [card.data, rounds, card.name].filter(Boolean).join(" · "));
+    const rounds = card.rounds && card.state !== "finished" ? `${card.round}/${card.rounds}` : "";
+    say(more, [card.data, rounds, card.label && card.name].filter(Boolean).join(" · ") || "unreadable");
     say(state, card.state);
     state.className = `state is-${card.state}`;
     done.hidden = card.state !== "running";

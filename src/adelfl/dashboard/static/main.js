@@ -1,7 +1,7 @@
 // Wires the page: events from the server, what is picked, what is drawn.
 
 import { Chart } from "./chart.js";
-import { $, colour, layerColour, make, percent, say, seconds, series } from "./draw.js";
+import { $, colour, layerColour, make, percent, say, seconds, series, sheet } from "./draw.js";
 import { RunList } from "./list.js";
 import { Round } from "./round.js";
 
@@ -123,6 +123,8 @@ function tookRuns({ first, now, changed, gone }) {
 function tookRun({ name, now, about, rows, last, trouble }) {
   if (!slots.has(name)) return;
   ahead = now - Date.now() / 1000;
+  // Of a run whose run.json is lost, the rows still tell how many layers there were.
+  if (!about.layers.length) about.layers = (last?.contributors ?? []).map((_, l) => `layer ${l + 1}`);
   views.set(name, { name, about, rows, last, trouble });
   draw(false);
 }
@@ -152,7 +154,7 @@ function draw(fresh) {
 function line(name, slot) {
   const { about, rows } = views.get(name);
   const evaluated = rows.filter((row) => row.accuracy !== null);
-  return { name, slot, label: about.label || name, seed: about.seed, budget: about.budget, main: name === main, rows: evaluated };
+  return { name, slot, label: about.label || name, seed: about.seed ?? "", budget: about.budget, main: name === main, rows: evaluated };
 }
 
 function title({ name, about, trouble }) {
@@ -161,7 +163,7 @@ function title({ name, about, trouble }) {
   say($("state"), about.state);
   $("state").className = `badge is-${about.state}`;
   const facts = [name, about.data, about.devices && `${about.devices} devices`, about.layers.length && `${about.layers.length} layers`];
-  say($("facts"), [...facts, `${about.clock || "virtual"} clock`].filter(Boolean).join(" · "));
+  say($("facts"), [...facts, about.clock && `${about.clock} clock`].filter(Boolean).join(" · "));
   const why = trouble || about.why;
   $("why").hidden = !why;
   say($("why"), why);
@@ -191,7 +193,7 @@ function budget() {
   const used = Math.min(about.budget ?? 0, live ? serverNow() - about.started : last?.time ?? 0);
   const left = about.budget === null ? null : about.budget - used;
   say($("budget-left"), seconds(left));
-  say($("budget-note"), about.budget === null ? "" : `of ${seconds(about.budget)}; round ${last?.round ?? 0} of ${about.rounds}`);
+  say($("budget-note"), about.budget === null ? "" : `of ${seconds(about.budget)}${about.clock === "real" ? "" : ", virtual"}`);
   const share = about.budget ? used / about.budget : 0;
   $("budget-meter").firstChild.style.width = `${100 * (1 - share)}%`;
   $("budget-meter").setAttribute("aria-valuenow", String(Math.round(100 * share)));
@@ -231,6 +233,28 @@ function coverage(view) {
     row.setAttribute("aria-label", `${name}: updated in ${percent(share, 0)} of rounds, by ${devices.toFixed(1)} devices`);
   });
   say($("cover-note"), others.length ? "Marks: the other picked runs, in their colours." : "");
+  heat(view);
+}
+
+/** Which layers starve when: a row per layer, a column per round, strong where many devices stand behind it. */
+function heat({ about, rows }) {
+  const layers = about.layers.length, trained = rows.filter((row) => row.round > 0 && row.contributors.length === layers);
+  const high = Math.max(4, Math.min(14, Math.floor(110 / Math.max(1, layers))));
+  $("heat").style.height = `${high * layers}px`;
+  const { pen, width } = sheet($("heat"), high * layers);
+  pen.fillStyle = colour("cell");
+  pen.fillRect(0, 0, width, high * layers);
+  const most = Math.max(1, ...trained.map((row) => Math.max(...row.contributors))), wide = width / Math.max(1, trained.length);
+  trained.forEach((row, t) => {
+    row.contributors.forEach((count, l) => {
+      if (count === 0 || row.abandoned) return;
+      pen.globalAlpha = 0.25 + (0.75 * count) / most;
+      pen.fillStyle = layerColour(l, layers);
+      pen.fillRect(t * wide, (layers - 1 - l) * high, Math.max(wide, 0.5), high - 1);
+    });
+  });
+  pen.globalAlpha = 1;
+  say($("heat-end"), String(trained.at(-1)?.round ?? ""));
 }
 
 function layerRow() {

@@ -134,7 +134,7 @@ export class Round {
       say($("round-note"), "");
     } else {
       const left = (row.deadline ?? 0) * (1 - share);
-      say($("round-name"), `Round ${row.round} of ${this.view.about.rounds}`);
+      say($("round-name"), `Round ${row.round}${this.view.about.rounds ? ` of ${this.view.about.rounds}` : ""}`);
       say($("round-left"), share < 1 ? `${seconds(left)} left` : row.abandoned ? "abandoned" : "closed");
       const early = row.length !== null && row.deadline && row.length < 0.98 * row.deadline;
       say($("round-note"), `deadline ${seconds(row.deadline)}${early ? `, over after ${seconds(row.length)}` : ""}`);
@@ -158,7 +158,7 @@ export class Round {
       return;
     }
     const gap = 26, size = (width - gap * (columns - 1)) / columns;
-    const look = { cell: colour("cell"), soft: colour("soft"), ink: colour("ink"), late: colour("late") };
+    const look = { cell: colour("cell"), soft: colour("soft"), ink: colour("ink"), late: colour("late"), sand: colour("sand") };
     for (let c = 0; c < columns; c++) {
       const left = c * (size + gap), rows = Math.min(lines, count - c * lines);
       this.head(pen, left, size, rows, look);
@@ -208,11 +208,9 @@ export class Round {
       pen.fillRect(x0 + k * cell, top + 1, (cell - space) * part, 13);
       pen.globalAlpha = out ? 0.45 : 1;
     }
-    pen.fillStyle = look.cell;
-    pen.fillRect(x0, top + 17, x1 - x0, 2);
-    if (!out) {
-      pen.fillStyle = look.soft;
-      pen.fillRect(x0, top + 17, (x1 - x0) * share, 2);
+    if (!out && share < 1) {
+      pen.fillStyle = look.sand;
+      pen.fillRect(x0, top + 16, (x1 - x0) * share, 2.5);
     }
     pen.globalAlpha = 1;
   }
