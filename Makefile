@@ -43,6 +43,7 @@ bench: $(READY) ## side-by-side measurements
 	$(BIN)/python bench/truncated.py
 	$(BIN)/python bench/parts.py
 	$(BIN)/python bench/simulators.py
+	$(BIN)/python bench/dashboard.py
 
 # Where MNIST and CIFAR-10 are, if they are at hand; otherwise they come from the Hugging Face hub.
 ADELFL_DATA ?= $(wildcard ../shared/data)

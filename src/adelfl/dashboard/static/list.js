@@ -114,6 +114,10 @@ export class RunList {
     this.slots = slots;
     this.main = main;
     for (const name of this.options.keys()) this.mark(name);
+    if (main !== this.revealed && this.options.has(main)) {
+      this.revealed = main;
+      this.reveal(this.options.get(main));
+    }
   }
 
   arrange() {
@@ -148,7 +152,14 @@ export class RunList {
     if (!option) return this.box.removeAttribute("aria-activedescendant");
     option.classList.add("active");
     this.box.setAttribute("aria-activedescendant", option.id);
-    option.scrollIntoView({ block: "nearest" });
+    this.reveal(option);
+  }
+
+  /** Scroll the list, but not the page, until an option can be seen. */
+  reveal(option) {
+    const top = option.offsetTop, bottom = top + option.offsetHeight, { scrollTop, clientHeight } = this.box;
+    if (top < scrollTop) this.box.scrollTop = top - 4;
+    else if (bottom > scrollTop + clientHeight) this.box.scrollTop = bottom - clientHeight + 4;
   }
 
   key(event) {

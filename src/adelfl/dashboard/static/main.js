@@ -214,6 +214,7 @@ function coverage(view) {
   const box = $("cover"), { layers } = view.about, mine = covered(view);
   const others = [...slots].filter(([name]) => name !== main && views.get(name)?.about.layers.length === layers.length);
   const theirs = others.map(([name, slot]) => [slot, covered(views.get(name)), views.get(name).about]);
+  box.classList.toggle("many", layers.length > 6);
   while (box.children.length > layers.length) box.lastChild.remove();
   while (box.children.length < layers.length) box.append(layerRow());
   layers.forEach((name, l) => {
@@ -268,23 +269,12 @@ function layerRow() {
 // -- the rest
 
 function themed() {
-  chart.draw();
-  round.draw();
   list.pick(slots, main);
   draw(false);
 }
 
 $("theme").addEventListener("click", () => {
-  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  const now = document.documentElement.dataset.theme ?? system, next = now === "dark" ? "light" : "dark";
-  if (next === system) delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = next;
-  try {
-    if (next === system) localStorage.removeItem("adelfl-theme");
-    else localStorage.setItem("adelfl-theme", next);
-  } catch {
-    // no storage, no memory
-  }
+  globalThis.theme.toggle();
   themed();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themed);

@@ -93,6 +93,7 @@ export class Round {
   share() {
     const now = this.now();
     if (now) return Math.min(1, now.passed / now.allowed);
+    if (!this.row?.round) return 0;
     if (this.began === null) return 1;
     const share = (performance.now() - this.began) / (this.playing ? PLAY : REPLAY);
     if (share >= 1) this.began = null;
@@ -130,7 +131,7 @@ export class Round {
       say($("round-note"), `of about ${seconds(now.allowed)}`);
     } else if (!row || row.round === 0) {
       say($("round-name"), "Round 1");
-      say($("round-left"), "not closed yet");
+      say($("round-left"), "not yet");
       say($("round-note"), "");
     } else {
       const left = (row.deadline ?? 0) * (1 - share);
