@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
 
 import uvicorn
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 
 from adelfl.dashboard.guard import Guard, Receive, Scope, Send
@@ -118,8 +117,8 @@ def build(shelf: Shelf, pause: Pause | None = None) -> FastAPI:
         return _json({"error": "there is no such round"}, 404) if row is None else _json(row)
 
     @app.get("/events")
-    async def stream(request: Request, run: Annotated[list[str], Query()] = []) -> Response:  # noqa: B006 - FastAPI's
-        picked = list(dict.fromkeys(run))
+    async def stream(request: Request) -> Response:
+        picked = list(dict.fromkeys(request.query_params.getlist("run")))
         if len(picked) > MOST_PICKED:
             return _json({"error": f"at most {MOST_PICKED} runs can be followed at a time"}, 400)
 

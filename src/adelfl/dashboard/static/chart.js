@@ -1,6 +1,6 @@
 // Accuracy against time, one line per picked run. Pointer or arrow keys read it off into the legend.
 
-import { $, colour, make, percent, seconds, series, sheet, ticks } from "./draw.js";
+import { $, colour, largest, make, percent, seconds, series, sheet, ticks } from "./draw.js";
 
 const LEFT = 46, RIGHT = 14, TOP = 10, BOTTOM = 34;
 
@@ -38,8 +38,8 @@ export class Chart {
   draw() {
     const { pen, width, height } = sheet(this.canvas);
     const points = this.lines.flatMap((line) => line.rows);
-    this.most = Math.max(1e-9, ...this.lines.map((line) => line.budget ?? 0), ...points.map((row) => row.time));
-    const top = Math.min(1, Math.ceil(10 * Math.max(0.1, ...points.map((row) => row.accuracy)) + 0.2) / 10);
+    this.most = largest([...this.lines.map((line) => line.budget ?? 0), ...points.map((row) => row.time)], 1e-9);
+    const top = Math.min(1, Math.ceil(10 * largest(points.map((row) => row.accuracy), 0.1) + 0.2) / 10);
     this.inner = width - LEFT - RIGHT;
     const x = (time) => LEFT + (time / this.most) * this.inner;
     const y = (accuracy) => height - BOTTOM - (accuracy / top) * (height - TOP - BOTTOM);

@@ -24,6 +24,9 @@ export function seconds(x) {
   return `${size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : size >= 1 || size === 0 ? x.toFixed(2) : x.toPrecision(3)} s`;
 }
 
+/** The largest of any number of values; Math.max takes only so many at once. */
+export const largest = (values, least) => values.reduce((a, b) => (b > a ? b : a), least);
+
 export const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

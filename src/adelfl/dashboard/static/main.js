@@ -1,7 +1,7 @@
 // Wires the page: events from the server, what is picked, what is drawn.
 
 import { Chart } from "./chart.js";
-import { $, colour, layerColour, make, percent, say, seconds, series, sheet } from "./draw.js";
+import { $, colour, largest, layerColour, make, percent, say, seconds, series, sheet } from "./draw.js";
 import { RunList } from "./list.js";
 import { Round } from "./round.js";
 
@@ -173,7 +173,7 @@ function title({ name, about, trouble }) {
 
 function tiles({ about, rows, last }) {
   const evaluated = rows.filter((row) => row.accuracy !== null);
-  const latest = evaluated.at(-1)?.accuracy, best = Math.max(...evaluated.map((row) => row.accuracy));
+  const latest = evaluated.at(-1)?.accuracy, best = largest(evaluated.map((row) => row.accuracy), 0);
   const final = about.state === "finished" ? about.accuracy : null;
   say($("accuracy"), percent(final ?? latest));
   const end = final === null ? "" : "mean over the last tenth; ";
@@ -245,7 +245,7 @@ function heat({ about, rows }) {
   const { pen, width } = sheet($("heat"), high * layers);
   pen.fillStyle = colour("cell");
   pen.fillRect(0, 0, width, high * layers);
-  const most = Math.max(1, ...trained.map((row) => Math.max(...row.contributors))), wide = width / Math.max(1, trained.length);
+  const most = largest(trained.map((row) => largest(row.contributors, 0)), 1), wide = width / Math.max(1, trained.length);
   trained.forEach((row, t) => {
     row.contributors.forEach((count, l) => {
       if (count === 0 || row.abandoned) return;
