@@ -46,18 +46,18 @@ class Summary:
     def result(self) -> dict[str, Any]:
         """Final accuracy, accuracy at quarters of the budget, mean depth, rounds done, time.
 
-        Accuracies are None where nobody evaluated.
+        Accuracies are None where nobody had evaluated by then.
         """
-        evaluated = bool(self.times)
+        last = [known for s in FINAL_MOMENTS if (known := self.accuracy_at(s)) is not None]
         return {
-            "final_accuracy": float(np.mean([self.accuracy_at(s) for s in FINAL_MOMENTS])) if evaluated else None,
-            "accuracy": {name: self.accuracy_at(s) if evaluated else None for name, s in QUARTERS.items()},
+            "final_accuracy": float(np.mean(last)) if last else None,
+            "accuracy": {name: self.accuracy_at(s) for name, s in QUARTERS.items()},
             "depth": float(np.mean(self.depths)) if self.depths else 0.0,
             "rounds": self.rounds,
             "time": self.time,
         }
 
-    def accuracy_at(self, share: float) -> float:
-        """What the last evaluation said at a share of the budget."""
-        last = np.searchsorted(self.times, share * self.budget * (1 + 1e-9), side="right") - 1
-        return self.accuracies[int(last)]
+    def accuracy_at(self, share: float) -> float | None:
+        """What the last evaluation said at a share of the budget; None before the first one."""
+        last = int(np.searchsorted(self.times, share * self.budget * (1 + 1e-9), side="right")) - 1
+        return self.accuracies[last] if last >= 0 else None

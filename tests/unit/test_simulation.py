@@ -34,7 +34,7 @@ from adelfl.simulation import TrainingError, simulate
 from adelfl.simulation.draws import draw_cohort, draw_rows
 from adelfl.simulation.world import World
 from adelfl.strategies import Orders, Setting, find_strategy
-from adelfl.summary import FINAL_MOMENTS
+from adelfl.summary import FINAL_MOMENTS, Summary
 from adelfl.theory.participation import delivery, expected_depth
 
 # -- time
@@ -99,6 +99,14 @@ def test_the_final_accuracy_is_the_mean_of_what_was_known_at_the_last_moments():
     memory = run(experiment_of("salf", rounds=50, evaluations=50))
     known = [memory.rows[round(50 * share)]["accuracy"] for share in FINAL_MOMENTS]
     assert memory.result["final_accuracy"] == pytest.approx(np.mean(known))
+
+
+def test_before_the_first_evaluation_nothing_is_known():
+    summary = Summary(100.0, 3)
+    for t, accuracy in ((10, None), (40, None), (60, 0.5), (100, 0.7)):
+        summary.add({"round": t, "time": float(t), "accuracy": accuracy, "depth": [3]})
+    assert summary.result()["accuracy"] == {"25%": None, "50%": None, "75%": 0.5, "100%": 0.7}
+    assert summary.result()["final_accuracy"] == pytest.approx((4 * 0.5 + 0.7) / 5)
 
 
 # -- luck

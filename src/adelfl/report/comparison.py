@@ -52,12 +52,13 @@ class Contender:
         return float(np.mean([r["rounds"] for r in self.results]))
 
     def curve(self, grid: Floats) -> Floats:
-        """Accuracy at shares of the budget, that of the last finished evaluation, shape (seeds, grid)."""
+        """Accuracy at shares of the budget, by the last evaluation before (NaN: none yet), shape (seeds, grid)."""
         found = []
         for record in self.records:
             times, accuracies = record.evaluations
             last = np.searchsorted(times, grid * record.about["budget"] * (1 + 1e-9), side="right") - 1
-            found.append(accuracies[last])
+            known = accuracies[np.maximum(last, 0)] if accuracies.size else np.full(last.shape, np.nan)
+            found.append(np.where(last >= 0, known, np.nan))
         return np.array(found)
 
 
