@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from adelfl.planner import Problem as Problem
     from adelfl.planner import Solution as Solution
     from adelfl.planner import plan as plan
+    from adelfl.planner import what_if as what_if
     from adelfl.record import RunRecord as RunRecord
     from adelfl.schedule import Schedule as Schedule
     from adelfl.simulation import Experiment as Experiment
@@ -46,6 +47,7 @@ _HOME = {
     "Problem": "adelfl.planner",
     "Solution": "adelfl.planner",
     "plan": "adelfl.planner",
+    "what_if": "adelfl.planner",
     "Schedule": "adelfl.schedule",
     "build_experiment": "adelfl.config.build",
     "load_run": "adelfl.config.run",

@@ -1,10 +1,12 @@
 """What the documents show is what the program does."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
 import numpy as np
+from small_worlds import typed
 
 from adelfl import InverseDecay
 from adelfl.cli import app
@@ -25,6 +27,29 @@ def test_the_readme_goes_from_a_fleet_to_a_plan(capsys):
     said = capsys.readouterr().out
     assert "Deadlines fall from" in said
     assert len(said.splitlines()) == 3
+
+
+def test_a_plan_is_swept_as_shown(capsys):
+    (code,) = blocks("docs/planner.md", "python")
+    exec(compile(code, "docs/planner.md", "exec"), {})
+    words, numbers = capsys.readouterr().out.splitlines()
+    assert "nee at" in words
+    assert len(numbers.split(",")) == 8
+
+
+def test_the_sweeps_in_the_docs_say_what_is_quoted(tmp_path, monkeypatch):
+    commands = next(b for b in blocks("docs/planner.md", "sh") if "--sweep" in b)
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for line in commands.splitlines():
+        words = shlex.split(line, comments=True)
+        assert words.pop(0) == "adelfl"
+        answer = typed(*(REPO / word if word.endswith(".toml") else word for word in words))
+        assert answer.code == 0, answer.err
+        said.append(answer.out)
+    quoted = re.search(r'"(Knee at [^"]*)"', (REPO / "docs/planner.md").read_text(encoding="utf-8"))[1]
+    assert " ".join(quoted.split()) in said[0]
+    assert (tmp_path / "sweep.png").exists()
 
 
 def test_the_simulator_runs_from_python_as_shown(capsys):

@@ -49,6 +49,13 @@ def plan(
     ] = PlanObjective.tight,
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a device would have to sit out.")] = False,
     show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=LOW:HIGH[:POINTS]",
+            help="What if: plan over a range of budget, of rounds, or without the slowest devices, and name the knee.",
+        ),
+    ] = None,
 ) -> None:
     """Plan deadlines and batch sizes for a fleet and a time budget."""
     from adelfl.config.plan import load_problem
@@ -57,6 +64,13 @@ def plan(
     if show and plot is None:
         raise ConfigError("--open needs --plot FILE.png")
     problem = load_problem(file, fleet)
+    if sweep is not None:
+        from adelfl.cli.sweep import sweep_plan
+
+        sweep_plan(problem, sweep, lambda q: solve(q, method=method.value, strict=strict), plot, as_json)
+        if show and plot is not None:
+            open_picture(plot)
+        return
     if as_json and problem.rounds * problem.fleet.groups > MAX_JSON_BATCHES:
         raise ConfigError(
             f"{problem.rounds} rounds × {problem.fleet.groups} device groups are too many batch sizes for JSON; "

@@ -3,5 +3,18 @@
 from adelfl.planner.admit import SittingOut
 from adelfl.planner.problem import Constants, Problem
 from adelfl.planner.solve import Alternative, Method, Objective, Solution, plan
+from adelfl.planner.sweep import Sweep, values_between, what_if
 
-__all__ = ["Alternative", "Constants", "Method", "Objective", "Problem", "SittingOut", "Solution", "plan"]
+__all__ = [
+    "Alternative",
+    "Constants",
+    "Method",
+    "Objective",
+    "Problem",
+    "SittingOut",
+    "Solution",
+    "Sweep",
+    "plan",
+    "values_between",
+    "what_if",
+]

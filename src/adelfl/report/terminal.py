@@ -15,7 +15,7 @@ from rich.table import Table
 
 from adelfl.errors import AdelError
 from adelfl.fitting import Law
-from adelfl.planner import Solution
+from adelfl.planner import Solution, Sweep
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.summary import QUARTERS
@@ -217,3 +217,26 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
     for name, column in zip(about["layers"], contributors.T, strict=True):
         table.add_row(escape(name), f"{column.mean():.1f}", f"{(column == 0).mean():.0%}")
     console.print(table)
+
+
+def print_sweep(sweep: Sweep, title: str, console: Console | None = None) -> None:
+    """Print a line per point: the error with a plan and without, the mean depth, who is served; then the knee."""
+    console = console or Console(highlight=False)
+    console.print(f"[bold]{escape(title)}[/bold]")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in (sweep.key, "excess", "uniform", "bound", "mean depth", "served"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for p in sweep.points:
+        unit = " s" if sweep.key == "budget" else ""
+        if p.trouble is not None:
+            table.add_row(f"{p.value:g}{unit}", *5 * ("–",), "[red]no plan[/red]")
+            continue
+        knee = sweep.knee is not None and p.value == sweep.knee.value
+        note = "[bold blue]◀ knee[/bold blue]" if knee else ""
+        if sweep.key != "budget" and p is sweep.lowest:
+            note += " [blue]lowest bound[/blue]"
+        numbers = (f"{p.excess:.3e}", f"{p.uniform_excess:.3e}", f"{p.bound:#.6g}", f"{p.depth:.0%}", f"{p.served}")
+        table.add_row(f"{p.value:g}{unit}", *numbers, note.strip())
+    console.print(table)
+    console.print(escape(sweep.outcome), soft_wrap=True)
