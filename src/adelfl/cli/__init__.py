@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adelfl import __version__
-from adelfl.cli import dashboard, plan, profile, report, reproduce, runs
+from adelfl.cli import dashboard, export, plan, profile, report, reproduce, runs
 from adelfl.errors import AdelError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for command in (
     runs.show,
     runs.partition,
     report.report,
+    export.export,
     profile.profile,
     reproduce.reproduce,
     dashboard.dashboard,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adelfl.cli.export import Targets, warn
 from adelfl.errors import AdelError, ConfigError
 
 if TYPE_CHECKING:
@@ -42,16 +43,23 @@ def run(
     engine: Annotated[
         str | None, typer.Option(help="auto, fused, stacked, loop; flower: Flower's simulation engine over Ray.")
     ] = None,
+    log: Targets = None,
 ) -> None:
     """Simulate one strategy, and record it."""
     said = prepare(config, [*(changes or ()), *([f"engine.name={engine}"] if engine else ())], data_dir)
     from adelfl.cli.display import RunDisplay
+    from adelfl.export.logs import Logs
     from adelfl.runner import start
 
     name = f"{said.data.name}-{said.model.name}-{said.strategy.name.replace(':', '.')}-seed{said.training.seed}"
     folder = out or _free(Path("runs") / name)
-    with RunDisplay(str(folder)) as display:
-        result = start(said, folder, display.row)
+    with RunDisplay(str(folder)) as display, Logs([target.value for target in log or ()], folder, warn) as logs:
+
+        def report(row: dict[str, Any]) -> None:
+            display.row(row)
+            logs.row(row)
+
+        result = start(said, folder, report)
     _say_result(folder, result)
 
 

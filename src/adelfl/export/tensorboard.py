@@ -1,0 +1,57 @@
+"""A record as TensorBoard event files, in the run's folder.
+
+The step of an event is the round, and its wall time is the run's start plus its virtual time: TensorBoard's horizontal
+axis "Relative" shows virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from adelfl.export.entry import Entry, Source
+
+_FLUSH_SECONDS = 5
+_BINS = 30
+
+
+class TensorBoardLog:
+    """Writes scalars and histograms; event files of an earlier export of the run are replaced."""
+
+    def __init__(self, source: Source) -> None:
+        self._folder = source.folder / "tensorboard"
+        for old in self._folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        self._started = source.started
+        self._writer = EventFileWriter(str(self._folder), flush_secs=_FLUSH_SECONDS)
+
+    def add(self, entry: Entry) -> None:
+        """Write one event with all that a round has."""
+        values = [Summary.Value(tag=tag, simple_value=number) for tag, number in entry.scalars.items()]
+        values += [Summary.Value(tag=tag, histo=_histogram(numbers)) for tag, numbers in entry.spreads.items()]
+        wall_time = self._started + entry.time
+        self._writer.add_event(Event(wall_time=wall_time, step=entry.round, summary=Summary(value=values)))
+
+    def close(self, result: Mapping[str, Any] | None) -> str:
+        """Write what is left."""
+        self._writer.close()
+        return str(self._folder)
+
+
+def _histogram(numbers: list[float]) -> HistogramProto:
+    values = np.asarray(numbers, dtype=np.float64)
+    counts, edges = np.histogram(values, bins=_BINS)
+    return HistogramProto(
+        min=values.min(),
+        max=values.max(),
+        num=values.size,
+        sum=values.sum(),
+        sum_squares=(values**2).sum(),
+        bucket_limit=edges[1:].tolist(),
+        bucket=counts.tolist(),
+    )
