@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from adelfl.planner import plan as plan
     from adelfl.planner import what_if as what_if
     from adelfl.record import RunRecord as RunRecord
+    from adelfl.report.run import plot as plot
     from adelfl.schedule import Schedule as Schedule
     from adelfl.simulation import Experiment as Experiment
     from adelfl.simulation import simulate as simulate
@@ -54,6 +55,7 @@ _HOME = {
     "Dataset": "adelfl.data",
     "load_dataset": "adelfl.data",
     "RunRecord": "adelfl.record",
+    "plot": "adelfl.report.run",
     "Experiment": "adelfl.simulation",
     "simulate": "adelfl.simulation",
     "Strategy": "adelfl.strategies",

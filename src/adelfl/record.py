@@ -1,7 +1,7 @@
 """What happened in every round: one run is one folder, written as it goes. One writer, many readers.
 
     run.json                 configuration, seed, versions, strategy, schedule: written before the first round
-    rounds.jsonl             a line per round; ``pandas.read_json(".../rounds.jsonl", lines=True)`` reads it
+    rounds.jsonl             a line per round; ``RunRecord.open(folder).frame()`` is a pandas DataFrame of it
     wall.jsonl               how long rounds took on the wall clock: the only thing that differs between equal runs
     checkpoint.safetensors   weights and place in the files above, replaced as the run goes, gone at its end
     model.safetensors        the final weights
@@ -22,14 +22,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from adelfl.errors import AdelError, ConfigError
+from adelfl.errors import AdelError, ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Weights = dict[str, NDArray[Any]]
 
@@ -260,6 +263,22 @@ class RunRecord:
     def rounds(self) -> list[dict[str, Any]]:
         """A row per round; a line that is not complete yet is left out."""
         return list(self._rows("rounds.jsonl"))
+
+    def frame(self) -> DataFrame:
+        """The rounds as a pandas DataFrame: a line per round, columns as in rounds.jsonl, NaN for what was not there.
+
+        Raises
+        ------
+        MissingExtraError
+            If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as missing:
+            if missing.name != "pandas":
+                raise
+            raise MissingExtraError("pandas", "pandas") from None
+        return pandas.DataFrame(self.rounds or {"round": []}).set_index("round")
 
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:
         try:

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-from small_worlds import typed
+from small_worlds import sets, typed
 
 from adelfl import InverseDecay
 from adelfl.cli import app
@@ -50,6 +50,17 @@ def test_the_sweeps_in_the_docs_say_what_is_quoted(tmp_path, monkeypatch):
     quoted = re.search(r'"(Knee at [^"]*)"', (REPO / "docs/planner.md").read_text(encoding="utf-8"))[1]
     assert " ".join(quoted.split()) in said[0]
     assert (tmp_path / "sweep.png").exists()
+
+
+def test_a_record_is_read_and_drawn_as_shown(tmp_path, monkeypatch):
+    (code, _) = blocks("docs/simulator.md", "python")
+    monkeypatch.chdir(tmp_path)
+    short = sets(["training.rounds=6", "training.depth=0.5", "fleet.devices=5"])
+    assert typed("compare", "--strategies", "salf,drop", "--seeds", 1, "--out", "runs/demo", *short).code == 0
+    names: dict[str, object] = {}
+    exec(compile(code, "docs/simulator.md", "exec"), names)
+    assert list(names["rounds"].index) == list(range(7))
+    assert all((tmp_path / name).exists() for name in ("accuracy.png", "all.png"))
 
 
 def test_the_simulator_runs_from_python_as_shown(capsys):

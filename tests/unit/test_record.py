@@ -1,6 +1,7 @@
 """Records: complete, readable, and the same bytes however often a run is interrupted."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from adelfl import record as record_module
 from adelfl.config.build import build_data
 from adelfl.config.run import load_run
 from adelfl.data import iid
-from adelfl.errors import ConfigError
+from adelfl.errors import ConfigError, MissingExtraError
 from adelfl.record import RunBusyError, RunRecord, RunWriter, find_runs
+from adelfl.report.run import plot
 from adelfl.runner import Job, resume, run_job, start
 from adelfl.schedule import Schedule
 from adelfl.simulation import engine as simulation
@@ -451,3 +453,60 @@ def test_a_folder_that_is_no_run_is_said(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ConfigError, match="no final model"):
         RunRecord(tmp_path).weights()
+
+
+def test_a_frame_is_the_record(tmp_path):
+    start(said(), tmp_path / "run")
+    record = RunRecord.open(tmp_path / "run")
+    frame = record.frame()
+    assert frame.index.tolist() == [row["round"] for row in record.rounds]
+    assert frame["time"].tolist() == [row["time"] for row in record.rounds]
+    assert frame["accuracy"].dropna().tolist() == record.evaluations[1].tolist()
+    assert frame["depth"][1] == record.rounds[1]["depth"]
+
+
+def test_a_run_that_has_not_begun_is_an_empty_frame(tmp_path):
+    (tmp_path / "rounds.jsonl").touch()
+    assert RunRecord(tmp_path).frame().empty
+
+
+def test_a_frame_without_pandas_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"adelfl\[pandas\]"):
+        RunRecord(tmp_path).frame()
+
+
+def test_a_run_is_drawn_whether_it_is_finished_or_not(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        start(said(), folder, kill_at(6))
+    (ax,) = plot(folder).axes
+    assert "6 of 8 rounds so far" in ax.get_title(loc="left")
+    resume(folder)
+    (ax,) = plot(str(folder)).axes
+    times, accuracies = RunRecord.open(folder).evaluations
+    assert np.array_equal(ax.lines[0].get_xydata(), np.stack([times, accuracies], axis=1))
+    assert ax.get_title(loc="left") == "salf, 6 devices, seed 0"
+
+
+def test_runs_are_drawn_by_strategy(tmp_path):
+    for name, strategy, seed in (("a", "salf", 0), ("b", "salf", 1), ("c", "drop", 0)):
+        start(said(strategy, f"training.seed={seed}"), tmp_path / name)
+    for fig in (plot(tmp_path), plot(*(RunRecord.open(tmp_path / name) for name in "abc"))):
+        (ax,) = fig.axes
+        assert len(ax.lines) == 2
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="at least one run"):
+        plot()
+    with pytest.raises(ConfigError, match="neither a run nor"):
+        plot(tmp_path)
+    with pytest.raises(Killed):
+        start(said(), tmp_path / "one", kill_at(6))
+    start(said("drop"), tmp_path / "other")
+    with pytest.raises(ConfigError, match="not finished"):
+        plot(tmp_path)
+    (tmp_path / "one" / "rounds.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="never evaluated"):
+        plot(tmp_path / "one")
