@@ -135,6 +135,7 @@ def test_a_power_law_and_a_curve_that_bends_the_other_way_have_no_knee():
     assert sweep_of("budget", x, np.exp(-x / 100)).knee is None
     assert sweep_of("rounds", x, x).knee is None
     assert sweep_of("budget", x[:2], 1 / x[:2]).knee is None
+    assert sweep_of("budget", x, np.zeros(21)).knee is None
 
 
 def test_units_do_not_move_a_knee():
@@ -203,6 +204,21 @@ def test_values_keep_their_ends_and_rise():
 def test_a_range_that_means_nothing_is_refused(arguments, sentence):
     with pytest.raises(ConfigError, match=sentence):
         values_between(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "sentence"),
+    [
+        ("layers", [1, 2], "allowed are"),
+        ("budget", [300.0], "at least 2 values"),
+        ("budget", [300.0, 200.0], "rising order"),
+        ("rounds", [10, 12.5], "whole numbers"),
+        ("without", [0, 29], "at most 28 of the fleet's 30"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(key, values, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        what_if(PAPER, key, values)
 
 
 @pytest.fixture

@@ -138,9 +138,10 @@ class Sweep:
             return None
         falling = self.compared[: self.compared.index(self.lowest) + 1]
         x = self._scaled(np.array([p.value for p in falling]))
-        y = np.log([getattr(p, self.error) for p in falling])
-        if x.size < 3:
+        errors = np.array([getattr(p, self.error) for p in falling])
+        if x.size < 3 or errors.min() <= 0:
             return None
+        y = np.log(errors)
         below = y[0] + (y[-1] - y[0]) * (x - x[0]) / (x[-1] - x[0]) - y
         i = int(below.argmax())
         if below[i] <= _BENDS * (y[0] - y[-1]):
@@ -229,8 +230,7 @@ def values_between(key: Key, low: float, high: float, points: int = 25) -> list[
     points : int
         How many at most; fewer if there are not so many whole numbers.
     """
-    if key not in get_args(Key):
-        raise ConfigError(f"{key!r} cannot be swept; allowed are {', '.join(get_args(Key))}")
+    _check_key(key)
     least = 0.0 if key == "without" else 1.0 if key == "rounds" else float(np.finfo(np.float64).tiny)
     if not (math.isfinite(low) and math.isfinite(high) and least <= low < high):
         allowed = {"budget": "positive numbers of seconds", "rounds": "at least 1", "without": "0 or more"}[key]
@@ -245,6 +245,11 @@ def values_between(key: Key, low: float, high: float, points: int = 25) -> list[
     spaced = np.linspace(low, high, points) if key == "without" else np.geomspace(low, high, points)
     whole: list[float] = np.unique(spaced.round()).tolist()
     return whole
+
+
+def _check_key(key: str) -> None:
+    if key not in get_args(Key):
+        raise ConfigError(f"{key!r} cannot be swept; allowed are {', '.join(get_args(Key))}")
 
 
 def what_if(problem: Problem, key: Key, values: Sequence[float], solve: Callable[[Problem], Solution] = plan) -> Sweep:
@@ -266,6 +271,11 @@ def what_if(problem: Problem, key: Key, values: Sequence[float], solve: Callable
     -------
     Sweep
     """
+    _check_key(key)
+    if len(values) < 2 or np.any(np.diff(values) <= 0):
+        raise ConfigError(f"{key}: a sweep needs at least 2 values, in rising order")
+    if key != "budget" and any(v != round(v) for v in values):
+        raise ConfigError(f"{key}: values must be whole numbers")
     if key == "without" and max(values) > problem.fleet.size - 2:
         raise ConfigError(
             f"without: at most {problem.fleet.size - 2} of the fleet's {problem.fleet.size} devices can be left out, "
