@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## compare six straggler methods on embedded data, under a budget that starves the first layers
+demo: $(READY) ## compare seven straggler methods on embedded data, under a budget that starves the first layers
 	@$(BIN)/adelfl compare --fresh --jobs 2 --out runs/demo --plot demo.png --open
 
 flower-demo: $(READY) ## FedAvg, drop and ADEL-FL on a real Flower deployment with TLS, one node slowed down; 9 minutes

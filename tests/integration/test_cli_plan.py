@@ -47,7 +47,7 @@ def good(tmp_path) -> Path:
 
 
 def test_json_is_all_there_is_on_stdout_and_agrees_with_the_formulas(good):
-    done = adelfl("plan", good, "--json")
+    done = adelfl("plan", good, "--json", "--objective", "paper")
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     T, m = np.array(said["deadlines"]), said["m"]
@@ -67,8 +67,24 @@ def test_json_is_all_there_is_on_stdout_and_agrees_with_the_formulas(good):
     assert said["seconds"] > 0
 
 
+def test_the_default_is_the_tight_objective_with_a_scale_for_every_round(good):
+    said = json.loads(adelfl("plan", good, "--json").stdout)
+    T, m, S = (np.array(said[key]) for key in ("deadlines", "m", "batch_sizes"))
+    assert said["objective"] == "tight"
+    assert T.shape == m.shape == (100,)
+    assert T.sum() == pytest.approx(300.0, rel=1e-9)
+    assert np.array_equal(S[:, 0], np.maximum(1, np.floor(m * 16.0 * (T - 0.1) / T)))
+    assert said["excess"] < said["uniform_excess"]
+    done = adelfl("plan", good, "--method", "trust-region")
+    assert done.returncode == 2
+    assert "the paper's objective" in done.stderr
+
+
 def test_the_two_methods_agree(good):
-    exact, other = (json.loads(adelfl("plan", good, "--json", "--method", k).stdout) for k in ("exact", "trust-region"))
+    exact, other = (
+        json.loads(adelfl("plan", good, "--json", "--objective", "paper", "--method", k).stdout)
+        for k in ("exact", "trust-region")
+    )
     assert exact["excess"] <= other["excess"] * (1 + 1e-6)
     assert np.allclose(exact["deadlines"], other["deadlines"], rtol=1e-2)
 
@@ -124,7 +140,7 @@ BAD = {
     "missing key": (("budget = 300.0", ""), "problem.budget: is missing"),
     "one device": (("count = 30", "count = 1"), "one device"),
     "negative upload": (("upload = 0.1", "upload = -1"), "device[1].upload"),
-    "upload longer than any deadline": (("upload = 0.1", "upload = 900"), "its upload of 900 s outlasts"),
+    "upload longer than any deadline": (("upload = 0.1", "upload = 900"), "the quickest upload takes 900 s"),
     "huge count": (("count = 30", "count = 1000000000"), "device[1].count: must be at most 100000000"),
     "wrong schedule": (('"inverse"', '"cosine"'), "learning_rate.schedule: must be 'inverse' or 'constant'"),
     "misplaced time scale": (('"inverse"', '"constant"\ntime_scale = 3'), "learning_rate.time_scale"),

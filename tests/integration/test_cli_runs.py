@@ -232,7 +232,7 @@ FOR_ONE = {
     "strategy that is none": (("strategy.name=adelfl.fleet:Fleet",), "not a subclass"),
     "unknown option": (("strategy.name=salf", "strategy.options.average=all"), "strategy.options"),
     "wrong option": (("strategy.name=salf", "strategy.options.average_over=some"), "must be one of"),
-    "no plan": (("strategy.name=adel", "training.budget=0.001"), "the smallest budget that would do is"),
+    "no plan": (("strategy.name=adel-paper", "training.budget=0.001"), "the smallest budget that would do is"),
     "no narrower model": (("strategy.name=heterofl", "model.name=transformer"), "cannot be scaled in width"),
 }
 

@@ -25,7 +25,7 @@ def test_the_readme_goes_from_a_fleet_to_a_plan(capsys):
     assert len([line for line in code.splitlines() if line]) <= 10
     exec(compile(code, "README.md", "exec"), {})
     said = capsys.readouterr().out
-    assert "Deadlines fall from" in said
+    assert "Deadlines rise from" in said
     assert len(said.splitlines()) == 3
 
 

@@ -3,18 +3,22 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from problems import BY_HAND, MIXED, PAPER
+from problems import BY_HAND, MIXED, PAPER, plan
 from small_worlds import typed
 
-from adelfl import Fleet, InverseDecay, Problem, plan
+from adelfl import Fleet, InverseDecay, Problem
 from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.planner import sweep
 from adelfl.planner.admit import needed_deadlines
-from adelfl.planner.sweep import Point, Sweep, values_between, what_if, without_slowest
+from adelfl.planner.sweep import Point, Sweep, values_between, without_slowest
 from adelfl.report.style import save
 from adelfl.report.sweep import draw_sweep
+
+what_if = partial(sweep.what_if, solve=plan)  # of the paper's bound, which has knees
 
 SPREAD = Problem(
     Fleet.lognormal(60, compute=16, sigma=0.8, upload=0.1, upload_sigma=0.6, seed=0),
@@ -69,7 +73,7 @@ def test_any_planner_may_be_swept():
         asked.append(problem.rounds)
         return plan(problem, method="trust-region")
 
-    found = what_if(MIXED, "rounds", [6, 12], solve)
+    found = what_if(MIXED, "rounds", [6, 12], solve=solve)
     assert asked == [6, 12]
     assert found.points[0].excess == plan(replace(MIXED, rounds=6), method="trust-region").excess
 
@@ -229,7 +233,7 @@ def file(tmp_path):
 
 
 def test_typed_sweeps_print_a_line_per_point_and_a_sentence(file):
-    answer = typed("plan", file, "--sweep", "budget=0.5:600:9")
+    answer = typed("plan", file, "--objective", "paper", "--sweep", "budget=0.5:600:9")
     assert answer.code == 0, answer.err
     assert answer.out.count("\n") == 12
     assert "no plan" in answer.out
@@ -297,7 +301,7 @@ def test_a_mistyped_sweep_is_one_sentence(file, text, sentence):
 
 def test_a_strict_sweep_shows_where_devices_would_sit_out(file):
     loose, strict = (
-        json.loads(typed("plan", file, "--sweep", "budget=15:60:4", "--json", *more).out)
+        json.loads(typed("plan", file, "--objective", "paper", "--sweep", "budget=15:60:4", "--json", *more).out)
         for more in ((), ("--strict",))
     )
     assert loose["points"][0]["served"] == 30

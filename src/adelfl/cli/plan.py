@@ -14,7 +14,7 @@ import typer
 from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from adelfl.planner import Solution
+    from adelfl.planner import Problem, Solution
 
 MAX_JSON_BATCHES = 20_000_000
 
@@ -67,7 +67,10 @@ def plan(
     if sweep is not None:
         from adelfl.cli.sweep import sweep_plan
 
-        sweep_plan(problem, sweep, lambda q: solve(q, method=method.value, strict=strict), plot, as_json)
+        def solved(q: Problem) -> Solution:
+            return solve(q, method=method.value, strict=strict, objective=objective.value)
+
+        sweep_plan(problem, sweep, solved, plot, as_json)
         if show and plot is not None:
             open_picture(plot)
         return

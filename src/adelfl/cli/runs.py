@@ -81,7 +81,7 @@ def compare(
     config: Config = None,
     strategies: Annotated[
         str, typer.Option(help="Names, import paths, or name[option=value], separated by commas.")
-    ] = "adel,salf,drop,wait,heterofl,oracle",
+    ] = "adel,adel-paper,salf,drop,wait,heterofl,oracle",
     seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,

@@ -129,7 +129,7 @@ _BELIEFS_STUDY = _study(
             f"{key}-depth{depth:.0%}".replace("%", ""),
             f"{words}, {depth:.0%} depth",
             (f"training.depth={depth}", *changes),
-            rates_of="" if key == "known" else f"known-depth{depth:.0%}".replace("%", ""),
+            rate=0.3,
         )
         for depth in (0.15,)
         for key, (words, changes) in _WRONG.items()
@@ -147,6 +147,7 @@ _MNIST_STUDY = _study(
         *_cells((0.15,), ("dir01",), ("constant",)),
         *_cells((0.15, 0.85), ("iid",), ("inverse",)),
     ),
+    headline=("depth50-iid-constant", "depth25-iid-constant", "depth15-iid-constant"),
 )
 
 _CNN_STUDY = _study(
@@ -199,6 +200,41 @@ _CORRECTION_STUDY = _study(
     seeds=10,
 )
 
+_PARTS = {
+    PER_ROUND: "all of it",
+    TIGHT: "one m",
+    "adel[replan=false;deadlines=uniform]": "uniform deadlines",
+    "adel[replan=false;average_over=contributors]": "equal weights",
+    "adel[replan=false;average_over=inverse]": "inverse probabilities",
+    "adel[replan=false;correction=unbiased]": "correction 1/(1−p)",
+    "adel[replan=false;correction=none]": "no correction",
+}
+
+_PARTS_STUDY = _study(
+    "beyond-parts",
+    "Digits, MLP: what each part of the plan is worth",
+    (*_DIGITS, "learning_rate.schedule=constant", "training.depth=0.15"),
+    tuple(
+        Cell(
+            f"{fleet}-U{U}-{partition}",
+            f"{_FLEETS[fleet][0]}, {U} devices, {_PARTITIONS[partition][0]}",
+            (*_FLEETS[fleet][1], f"fleet.devices={U}", *_PARTITIONS[partition][1]),
+            rate=0.3,
+        )
+        for fleet, U, partition in (
+            ("lognormal", 30, "iid"),
+            ("lognormal", 30, "dir01"),
+            ("lognormal", 5, "iid"),
+            ("phones", 30, "iid"),
+            ("phones", 30, "dir01"),
+        )
+    ),
+    strategies=(*_PARTS, "oracle"),
+    words=_PARTS,
+    gap=(),
+    seeds=10,
+)
+
 _CHOSEN = "adel[replan=false;rounds=auto;max_rounds=400]"
 
 _ROUNDS_STUDY = _study(
@@ -235,6 +271,7 @@ STUDIES = {
         _CNN_STUDY,
         _CIFAR_STUDY,
         _CORRECTION_STUDY,
+        _PARTS_STUDY,
         _ROUNDS_STUDY,
     )
 }

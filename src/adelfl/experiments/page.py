@@ -59,7 +59,7 @@ def _cost(name: str, results: Path) -> str:
 
 def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
     """One row per setting, ``study/cell``; strategies in columns; the command at the end."""
-    shown = ("adel-paper", "salf", "heterofl", "drop", "wait", "oracle")
+    shown = ("adel", "adel-paper", "salf", "heterofl", "drop", "wait", "oracle")
     rows = [["setting", *shown, "command"]]
     for place in places:
         name, _, key = place.partition("/")
@@ -67,8 +67,11 @@ def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
         cell = next(cell for cell in outcome.study.cells if cell.key == key)
         row = [f"{outcome.study.title}; {cell.title}"]
         for strategy in shown:
-            accuracy = outcome.accuracy(cell, strategy)
-            row.append(_plus_minus(float(accuracy.mean()), standard_error(accuracy)))
+            if strategy in outcome.study.strategies:
+                accuracy = outcome.accuracy(cell, strategy)
+                row.append(_plus_minus(float(accuracy.mean()), standard_error(accuracy)))
+            else:
+                row.append("")
         rows.append([*row, f"`adelfl reproduce {name}`"])
     return _markdown(rows)
 
@@ -124,7 +127,9 @@ def gap_table(outcome: Outcome) -> str:
         for word in shown:
             accuracy = outcome.accuracy(cell, word)
             rate = "" if cell.rate is not None else f" ({outcome.of(cell, word)[0].rate:g})"
-            row.append(_plus_minus(float(accuracy.mean()), standard_error(accuracy)) + rate)
+            mean = float(accuracy.mean())
+            skewed = _skewed(mean, float(np.median(accuracy)))
+            row.append(f"{_plus_minus(mean, standard_error(accuracy))}{skewed}{rate}")
         for word in planned:
             seen = closed(outcome, cell, word)
             row.append("–" if seen is None else f"{seen[0]:.0%} ± {100 * seen[1]:.0f}")

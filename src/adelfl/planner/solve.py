@@ -172,6 +172,8 @@ def plan(
         raise ConfigError(f"method must be one of {', '.join(get_args(Method))}, not {method!r}")
     if objective not in get_args(Objective):
         raise ConfigError(f"objective must be one of {', '.join(get_args(Objective))}, not {objective!r}")
+    if objective == "tight" and method != "exact":
+        raise ConfigError(f"method {method!r} is for the paper's objective; the tight one has its own solver")
     if objective == "tight":
         return _plan_tight(problem, strict=strict)
     start = monotonic()

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from adelfl.report.comparison import Contender
-from adelfl.report.style import GREY, RC, SERIES, STRATEGY_COLOURS, figure
+from adelfl.report.style import GREY, RC, figure, looks_of
 
 
 def draw_comparison(contenders: list[Contender], title: str) -> Figure:
@@ -71,13 +71,11 @@ def plot_accuracy(ax: Axes, contenders: list[Contender], scale: float) -> list[t
     """Plot mean accuracy of each contender over its seeds; where each ends, its label and colour."""
     grid = np.linspace(0.0, 1.0, 1001)
     ends = []
-    for i, c in enumerate(contenders):
+    for c, (colour, line) in zip(contenders, looks_of([c.name for c in contenders]), strict=True):
         curve = c.curve(grid)
         mean = curve.mean(axis=0)
         error = curve.std(axis=0, ddof=1) / np.sqrt(len(curve)) if len(curve) > 1 else np.zeros_like(mean)
-        oracle = c.name == "oracle"
-        colour = GREY if oracle else STRATEGY_COLOURS.get(c.name, SERIES[i % len(SERIES)])
-        ax.plot(grid * scale, mean, color=colour, linestyle="--" if oracle else "-", linewidth=1.6 if oracle else 2.2)
+        ax.plot(grid * scale, mean, color=colour, linestyle=line, linewidth=1.6 if c.name == "oracle" else 2.2)
         ax.fill_between(grid * scale, mean - error, mean + error, color=colour, alpha=0.16, linewidth=0)
         ends.append((float(mean[-1]), c.label, colour))
     ax.set(ylabel="test accuracy", xlim=(0, scale), ylim=(0, 1.0))
@@ -108,13 +106,12 @@ def _about_seeds(contenders: list[Contender]) -> str:
 
 def _plot_deadlines(ax: Axes, contenders: list[Contender]) -> None:
     """Planned deadlines of each seed, as multiples of the uniform one: fleets differ between seeds."""
-    for c in contenders:
+    for c, (colour, _) in zip(contenders, looks_of([c.name for c in contenders]), strict=True):
         for record in c.records:
             schedule = record.about["schedule"]
             if schedule is not None:
                 T = np.asarray(schedule["deadlines"])
                 uniform = record.about["budget"] / record.about["rounds"]
-                colour = STRATEGY_COLOURS.get(c.name, GREY)
                 ax.step(np.arange(1, T.size + 1), T / uniform, where="mid", color=colour, alpha=0.7, linewidth=1.2)
     ax.axhline(1.0, color=GREY, linestyle="--", linewidth=1.3)
     ax.set(ylabel="deadline / uniform")

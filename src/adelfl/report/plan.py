@@ -45,7 +45,7 @@ def _draw_deadlines(ax: Axes, solution: Solution) -> None:
     ax.fill_between(t, T, uniform, where=(uniform > T).tolist(), step="mid", color=ORANGE, alpha=0.2, linewidth=0)
     ax.set_ylim(bottom=0, top=1.12 * T.max())
     ax.set(title="When each round closes", ylabel="deadline, seconds")
-    ax.legend(loc="lower left")
+    ax.legend(loc="best")
 
 
 def _draw_depth(ax: Axes, solution: Solution) -> None:

@@ -17,6 +17,7 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7
 PURPLE, SKY, BROWN, BLACK = "#CC79A7", "#56B4E9", "#7a5c00", "#333333"
 STRATEGY_COLOURS = {
     "adel": BLUE,
+    "adel-paper": SKY,
     "salf": ORANGE,
     "salf[average_over=all]": BROWN,
     "drop": GREEN,

@@ -40,9 +40,10 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
     problem, schedule = solution.problem, solution.schedule
     sample = schedule.thinned(_SHOWN_GROUPS)
     T = schedule.deadlines
+    how = "tight" if solution.objective == "tight" else f"the paper's bound, {solution.method}"
     console.print(
         f"[bold]{problem.fleet.size} devices, {problem.layers} layers, {problem.rounds} rounds "
-        f"in {problem.budget:g} s[/bold]   planned in {solution.seconds * 1e3:.0f} ms ({solution.method})"
+        f"in {problem.budget:g} s[/bold]   planned in {solution.seconds * 1e3:.0f} ms ({how})"
     )
     console.print(
         f"deadlines {T[0]:.3g} s [blue]{sparkline(T, 40)}[/blue] {T[-1]:.3g} s (uniform: {T.mean():.3g} s)",
