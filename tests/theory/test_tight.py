@@ -263,7 +263,7 @@ TIGHTER = {"far": 25.0, "at the optimum": 10.0}
 
 
 def test_the_correction_is_full_where_steps_are_short_and_none_where_a_lone_update_is_noise():
-    spread = Spread(np.ones(3), np.zeros(3), np.ones(3), np.full(3, 2.0))
+    spread = Spread(np.ones(3), np.zeros(3), np.ones(3), np.array([1.0, 0.5, 0.5]))  # together 2
     p = np.array([0.9, 0.5, 0.0])
     full = 1 / (1 - p)
     assert correction(p, np.zeros(3), spread, eta=1e-6) == pytest.approx(full)

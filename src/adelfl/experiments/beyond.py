@@ -188,7 +188,7 @@ _CORRECTION_STUDY = _study(
             rate=rate,
         )
         for depth in (0.1, 0.15, 0.25)
-        for rate in (0.01, 0.05, 0.3)
+        for rate in (0.05, 0.1, 0.3)
     ),
     strategies=(
         *(f"salf[correction={c}]" for c in _CORRECTIONS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LOOKED_AT = 16  # devices of a round
-_STEP = 1e-2  # of the weights' norm, along the gradient, to see how it changes
+_PAIRED = 6  # devices whose noise is compared, two by two
 
 
 @dataclass(eq=False)
@@ -33,10 +34,12 @@ class _Sums:
     noise: NDArray[np.float64] = field(init=False)
     squares: NDArray[np.float64] = field(init=False)
     total: dict[str, Tensor] = field(default_factory=dict)
+    luck: list[list[Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for key in ("devices", "one_sample", "noise", "squares"):
             setattr(self, key, np.zeros(self.layers))
+        self.luck = [[] for _ in range(self.layers)]
 
     def add(self, l: int, pairs: dict[str, tuple[Tensor, Tensor]], half: int) -> tuple[float, float]:
         """One device's two gradients of a layer, of ``half`` samples each; ‖g − g′‖² and ‖(g + g′)/2‖²."""
@@ -46,6 +49,9 @@ class _Sums:
             difference += float((one - other).square().sum())
             square += float(middle.square().sum())
             self.total[name] = self.total[name] + middle if name in self.total else middle
+        if len(self.luck[l]) < _PAIRED:
+            apart = torch.cat([(one - other).flatten() for one, other in pairs.values()])
+            self.luck[l].append(apart * (half / 2.0) ** 0.5)  # of one sample
         self.devices[l] += 1
         self.one_sample[l] += half / 2.0 * difference
         self.noise[l] += 1.0 / (2.0 * half)
@@ -56,7 +62,19 @@ class _Sums:
         norms = [
             sum(float(self.total[n].square().sum()) for n in layer.parameters if n in self.total) for layer in layers
         ]
-        return Spread.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
+        found = Spread.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
+        return replace(found, curvature=np.array([self._curvature(l) for l in range(self.layers)]))
+
+    def _curvature(self, l: int) -> float:
+        """tr(Σ²)/tr(Σ) of the covariance Σ of a layer's noise, from the noise of some devices, two by two."""
+        if len(self.luck[l]) < 2:
+            return math.nan
+        inner = torch.stack(self.luck[l])
+        inner = (inner @ inner.T).double()
+        own = torch.diagonal(inner)
+        n = own.shape[0]
+        apart = float(inner.square().sum() - own.square().sum()) / (n * (n - 1))
+        return apart / max(float(own.mean()), 1e-30)
 
 
 class _Gradients:
@@ -92,7 +110,7 @@ def estimate_constants(
 ) -> Constants:
     """Estimate what a plan needs to know of the gradients, from two half batches of some devices.
 
-    Costs three passes per device, whatever the model. Δ_1 is 2 F(w_1)/ρ_c, which strong convexity allows it to be.
+    Costs two passes per device, whatever the model. Δ_1 is 2 F(w_1)/ρ_c, which strong convexity allows it to be.
 
     Parameters
     ----------
@@ -117,29 +135,7 @@ def estimate_constants(
         sizes.append([size for _, size in found])
     loss = gradients.loss / (2 * len(chosen))
     constants = Constants.from_pairs(differences, sizes, samples=1)
-    spread = replace(sums.spread(layers), curvature=_curvature(gradients, sums, layers, chosen))
-    return replace(constants, spread=spread, Delta1=2.0 * loss / rho_c)
-
-
-def _curvature(
-    gradients: _Gradients, sums: _Sums, layers: tuple[Layer, ...], chosen: list[Ints]
-) -> NDArray[np.float64]:
-    """ḡ_l·(H ḡ)_l/‖ḡ_l‖² by a finite difference along the mean gradient of the chosen rows."""
-    mean = {name: g / len(chosen) for name, g in sums.total.items()}
-    norm = float(torch.sqrt(sum((g.square().sum() for g in mean.values()), torch.zeros(()))))
-    size = float(torch.sqrt(sum((w.detach().square().sum() for w in gradients.weights.values()), torch.zeros(()))))
-    step = _STEP * max(size, 1e-6) / max(norm, 1e-12)
-    shift = {name: step * g for name, g in mean.items()}
-    beside: dict[str, Tensor] = {}
-    for rows in chosen:
-        for name, g in gradients.of(rows, shift=shift).items():
-            beside[name] = beside[name] + g / len(chosen) if name in beside else g / len(chosen)
-    found = np.zeros(len(layers))
-    for l, layer in enumerate(layers):
-        square = sum(float(mean[n].square().sum()) for n in layer.parameters)
-        change = sum(float(((beside[n] - mean[n]) * mean[n]).sum()) for n in layer.parameters)
-        found[l] = change / (step * square) if square > 0 else 0.0
-    return found
+    return replace(constants, spread=sums.spread(layers), Delta1=2.0 * loss / rho_c)
 
 
 def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work: RoundWork) -> Spread:

@@ -20,15 +20,13 @@ from adelfl.planner.crew import Crew
 from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
 from adelfl.schedule import Schedule
 from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Setting, Strategy, check_choice
-from adelfl.strategies.merge import AverageOver, Correction, Gradients, layerwise
+from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
 from adelfl.theory.spread import Spread
 from adelfl.theory.tight import memory
 
 Deadlines = Literal["planned", "uniform"]
 Rounds = Literal["given", "auto"]
 
-_LOOKS = 10  # times in a run that the gradients are looked at again
-_NEW = 0.3  # weight of what is seen then
 _SAMPLE = 2048  # devices
 _MOST_ROUNDS = 4  # times the given number, where the number is to be found
 
@@ -91,8 +89,7 @@ class Adel(Strategy):
         self.deadlines: Deadlines = deadlines
         self.average_over: AverageOver = average_over
         self.correction: Correction = correction
-        self.spread: Spread = setting.spread
-        self._seen: Spread = setting.constants.spread or setting.spread  # as it was seen, negative squares and all
+        self.knowledge = Knowledge(setting)
         variation = getattr(getattr(setting.latency, "law", None), "variation", 1.0)
         self.beliefs = Beliefs(setting.compute, setting.upload, variation)
         by_speed = np.argsort(setting.compute, kind="stable")
@@ -173,7 +170,7 @@ class Adel(Strategy):
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """The merge, with what is known of the gradients."""
-        known = Gradients(self.spread, float(self._eta[t]), self._memory(t))
+        known = Gradients(self.knowledge.spread, float(self._eta[t]), self._memory(t))
         return layerwise(progress, self.correction, self.average_over, known)
 
     def _memory(self, t: int) -> float:
@@ -208,13 +205,11 @@ class Adel(Strategy):
 
     def looks_at(self, t: int) -> bool:
         """Some times in a run."""
-        every = max(1, self._rounds // _LOOKS)
-        return self.replan and (t + 1) % every == 0 and t + 1 < self._rounds
+        return self.replan and self.knowledge.is_due(t, self._rounds)
 
     def learn(self, spread: Spread) -> None:
         """Mix what was seen into what was known."""
-        self._seen = self._seen.mixed(spread, _NEW)
-        self.spread = self._seen.plausible()
+        self.knowledge.learn(spread)
 
     # -- planning
 
@@ -250,7 +245,7 @@ class Adel(Strategy):
             count=count,
             chance=share * there,
             layers=s.layers,
-            spread=self.spread,
+            spread=self.knowledge.spread,
             memory=self._memory(t),
             latency=s.latency,
             weighting=self._weighting,

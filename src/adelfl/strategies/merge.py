@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from adelfl.strategies.base import Floats, Progress
+from adelfl.strategies.base import Floats, Progress, Setting
 from adelfl.theory import tight
 from adelfl.theory.spread import Spread
 
@@ -20,6 +20,25 @@ def finished_only(progress: Progress) -> Floats:
     finished = progress.finished.astype(np.float64)
     share = finished / max(1.0, finished.sum())
     return np.repeat(share[:, None], progress.layers, axis=1)
+
+
+class Knowledge:
+    """What is known of the gradients, and is looked at again some times in a run."""
+
+    LOOKS, NEW = 10, 0.3  # times in a run, and the weight of what is seen then
+
+    def __init__(self, setting: Setting) -> None:
+        self._seen = setting.constants.spread or setting.spread  # as it was seen, negative squares and all
+        self.spread = setting.spread
+
+    def is_due(self, t: int, rounds: int) -> bool:
+        """Whether round t is one to look at."""
+        return (t + 1) % max(1, rounds // self.LOOKS) == 0 and t + 1 < rounds
+
+    def learn(self, spread: Spread) -> None:
+        """Mix what was seen into what was known."""
+        self._seen = self._seen.mixed(spread, self.NEW)
+        self.spread = self._seen.plausible()
 
 
 @dataclass(frozen=True)

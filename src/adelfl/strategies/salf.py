@@ -9,7 +9,8 @@ IEEE Transactions on Communications 73(5), 2025.
 from __future__ import annotations
 
 from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting, Strategy, check_choice, fixed_batch
-from adelfl.strategies.merge import AverageOver, Correction, Gradients, layerwise
+from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
+from adelfl.theory.spread import Spread
 
 
 class Salf(Strategy):
@@ -35,6 +36,7 @@ class Salf(Strategy):
         check_choice("correction", correction, Correction)
         self.average_over: AverageOver = average_over
         self.correction: Correction = correction
+        self._knowledge = Knowledge(setting)
 
     @property
     def label(self) -> str:
@@ -52,5 +54,14 @@ class Salf(Strategy):
     def weights(self, t: int, progress: Progress) -> Floats:
         """Eq. (5) with the exact p of the batch sizes in force."""
         s = self.setting
-        known = Gradients(s.spread, float(s.eta[t]), s.memory)
+        known = Gradients(self._knowledge.spread, float(s.eta[t]), s.memory)
         return layerwise(progress, self.correction, self.average_over, known)
+
+    def looks_at(self, t: int) -> bool:
+        """Some times in a run, where the merge depends on it."""
+        asks = self.correction == "adaptive" or self.average_over == "precision"
+        return asks and self._knowledge.is_due(t, self.setting.rounds)
+
+    def learn(self, spread: Spread) -> None:
+        """Mix what was seen into what was known."""
+        self._knowledge.learn(spread)

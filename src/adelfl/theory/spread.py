@@ -25,7 +25,9 @@ class Spread:
     norm2 : ndarray, shape (L,)
         ‖ḡ_l‖².
     curvature : ndarray, shape (L,)
-        ḡ_l·H_l ḡ_l / ‖ḡ_l‖²: how fast the gradient of a layer changes along itself.
+        ρ_l = tr(Σ_l²)/tr(Σ_l) of the covariance Σ_l of one sample's gradient: for a log likelihood that is the
+        curvature which noise meets, since Σ is close to the Hessian (both are the Fisher information where the model
+        fits).
     """
 
     sigma2: Floats
@@ -84,6 +86,12 @@ class Spread:
         """L."""
         return int(self.sigma2.size)
 
+    @property
+    def steepness(self) -> float:
+        """ρ: all layers step at once, so their curvatures add up; NaN if none is known."""
+        known = self.curvature[np.isfinite(self.curvature)]
+        return float(known.sum()) if known.size else float("nan")
+
     def plausible(self) -> Spread:
         """The same, where luck made a square negative: no less than nothing."""
         return Spread(
@@ -99,15 +107,20 @@ class Spread:
         return Spread(three(self.sigma2), three(self.zeta2), three(self.norm2), three(self.curvature))
 
     def mixed(self, newer: Spread, share: float) -> Spread:
-        """Give newer knowledge a share; where that is NaN nothing was seen of the layer, and the older stays."""
+        """Give newer knowledge a share. Layers of which nothing was seen (NaN) change as the others did.
 
-        def blend(old: Floats, new: Floats) -> Floats:
-            found: Floats = np.where(np.isfinite(new), (1 - share) * old + share * new, old)
+        The curvature of a network grows tenfold and more while it learns, so there the newer one counts alone.
+        """
+        seen = np.isfinite(newer.sigma2) & (newer.sigma2 > 0) & (self.sigma2 > 0)
+        moved = float(np.exp(np.mean(np.log(newer.sigma2[seen] / self.sigma2[seen])))) if seen.any() else 1.0
+
+        def blend(old: Floats, new: Floats, share: float) -> Floats:
+            found: Floats = (1.0 - share) * old + share * np.where(np.isfinite(new), new, moved * old)
             return found
 
         return Spread(
-            blend(self.sigma2, newer.sigma2),
-            blend(self.zeta2, newer.zeta2),
-            blend(self.norm2, newer.norm2),
-            blend(self.curvature, newer.curvature),
+            blend(self.sigma2, newer.sigma2, share),
+            blend(self.zeta2, newer.zeta2, share),
+            blend(self.norm2, newer.norm2, share),
+            blend(self.curvature, newer.curvature, 1.0),
         )

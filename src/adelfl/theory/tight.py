@@ -254,9 +254,9 @@ def correction(
 ) -> Floats:
     """The factor on the mean of what was delivered: between 1 and 1/(1 − p), shape (L,).
 
-    Along a layer's gradient the loss is a parabola of curvature ρ_l. A step η c brings it down by
-    η c ‖ḡ‖² − η² c² ρ_l (‖ḡ‖² + N)/2, N being the noise of what came; the best c is ‖ḡ‖² / (η ρ_l (‖ḡ‖² + N)). Where
-    steps are short (η ρ_l small) that exceeds 1/(1 − p), and starved layers are made up for in full; where the noise
+    Along a layer's gradient the loss is a parabola of curvature ρ. A step η c brings it down by
+    η c ‖ḡ‖² − η² c² ρ (‖ḡ‖² + N)/2, N being the noise of what came; the best c is ‖ḡ‖² / (η ρ (‖ḡ‖² + N)). Where
+    steps are short (η ρ small) that exceeds 1/(1 − p), and starved layers are made up for in full; where the noise
     of a lone update is large it is less than 1, and they are not made up for at all.
 
     Parameters
@@ -276,7 +276,7 @@ def correction(
     if most is not None:
         full = np.minimum(full, most)
     with np.errstate(divide="ignore", invalid="ignore"):
-        best = spread.norm2 / (eta * spread.curvature * (spread.norm2 + np.asarray(noise)))
-    best = np.where(np.isfinite(best) & (spread.curvature > 0), best, np.inf)
+        best = spread.norm2 / (eta * spread.steepness * (spread.norm2 + np.asarray(noise)))
+    best = np.where(np.isfinite(best) & (spread.steepness > 0), best, np.inf)
     found: Floats = np.clip(best, 1.0, np.maximum(full, 1.0))
     return found
