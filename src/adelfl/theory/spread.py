@@ -72,13 +72,14 @@ class Spread:
         zero = np.zeros(layers)
         return cls(sigma2 * norm2 / norm2.sum(), zero, norm2, zero + curvature)
 
-    def to_dict(self) -> dict[str, list[float]]:
-        """Plain values, ready for JSON; ``Spread.of(**values)`` takes them back."""
-        return {key: getattr(self, key).tolist() for key in ("sigma2", "zeta2", "norm2", "curvature")}
+    def to_dict(self) -> dict[str, list[float | None]]:
+        """Plain values, ready for JSON, None for what is not known; ``Spread.of(**values)`` takes them back."""
+        keys = ("sigma2", "zeta2", "norm2", "curvature")
+        return {key: [None if np.isnan(v) else float(v) for v in getattr(self, key)] for key in keys}
 
     @classmethod
     def of(cls, sigma2: ArrayLike, zeta2: ArrayLike, norm2: ArrayLike, curvature: ArrayLike) -> Spread:
-        """From plain values, one per layer."""
+        """From plain values, one per layer; None for what is not known."""
         return cls(*(np.asarray(v, dtype=np.float64) for v in (sigma2, zeta2, norm2, curvature)))
 
     @property
