@@ -31,7 +31,7 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.learning import fused, operations, stacked
 from adelfl.learning.engines import LocalWork, build_engine, choose, find_device
-from adelfl.learning.estimate import estimate_constants
+from adelfl.learning.estimate import estimate_constants, look_at
 from adelfl.learning.layers import find_layers, given_layers
 from adelfl.learning.models import build_model
 from adelfl.learning.work import RoundWork
@@ -459,15 +459,7 @@ def test_sigma2_is_the_variance_of_one_samples_gradient_and_G2_the_mean_square()
     model, dataset = model_of("mlp"), dataset_of((1, 4, 4))
     layers, samples = layers_of(model, dataset), samples_of(dataset)
     held = iid(dataset.y_train, 3, 0)[0]
-    x, y = samples.take(held)
-    per_sample = []
-    for i in range(held.size):
-        loss = functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
-        grads = dict(
-            zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters())), strict=True)
-        )
-        per_sample.append([torch.cat([grads[n].flatten() for n in layer.parameters]).numpy() for layer in layers])
-    g = [np.stack(column).astype(np.float64) for column in zip(*per_sample, strict=True)]
+    g = gradients_of_samples(model, layers, samples, held)
     variance = np.array([((v - v.mean(0)) ** 2).sum(1).mean() for v in g])
     mean_square = np.array([(v.mean(0) ** 2).sum() for v in g])
 
@@ -484,6 +476,77 @@ def test_sigma2_is_the_variance_of_one_samples_gradient_and_G2_the_mean_square()
     assert estimate_constants(model, layers, samples, [held[:n]] * 3).sigma2 == pytest.approx(
         estimate_constants(model, layers, samples, [held[:n]]).sigma2, rel=1e-12
     )
+
+
+def gradients_of_samples(model, layers, samples, held):
+    """Each sample's own gradient of each layer: a list of arrays, shape (samples, parameters)."""
+    x, y = samples.take(held)
+    names = list(dict(model.named_parameters()))
+    found = []
+    for i in range(held.size):
+        loss = functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
+        grads = dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True))
+        found.append([torch.cat([grads[n].flatten() for n in layer.parameters]).numpy() for layer in layers])
+    return [np.stack(column).astype(np.float64) for column in zip(*found, strict=True)]
+
+
+def test_the_spread_of_gradients_is_that_of_the_devices_and_their_samples():
+    model, dataset = model_of("mlp"), dataset_of((1, 4, 4))
+    layers, samples = layers_of(model, dataset), samples_of(dataset)
+    shares = [
+        np.flatnonzero(dataset.y_train == label)[:14] for label in range(4)
+    ]  # one label each: as unequal as can be
+    own = [gradients_of_samples(model, layers, samples, held) for held in shares]
+    means = [np.stack([g[l].mean(0) for g in own]) for l in range(3)]
+    within = np.array([np.mean([((g[l] - g[l].mean(0)) ** 2).sum(1).mean() for g in own]) for l in range(3)])
+    zeta2 = np.array([((m - m.mean(0)) ** 2).sum() / 3 for m in means])
+    rng, draws = np.random.default_rng(2), 150
+    found = [
+        estimate_constants(model, layers, samples, [rng.choice(held, 16) for held in shares]).spread
+        for _ in range(draws)
+    ]
+    for seen, expected in (("sigma2", within), ("zeta2", zeta2), ("norm2", None)):
+        values = np.array([getattr(f, seen) for f in found])
+        expected = np.array([(m.mean(0) ** 2).sum() for m in means]) - zeta2 / 4 if expected is None else expected
+        assert np.all(np.abs(values.mean(0) - expected) < 3.5 * values.std(0, ddof=1) / np.sqrt(draws)), seen
+
+
+def test_the_curvature_is_that_of_the_covariance_of_the_noise():
+    """tr(Σ_u Σ_w) over pairs of devices, divided by tr(Σ): for devices with the same data tr(Σ²)/tr(Σ)."""
+    model, dataset = model_of("mlp"), dataset_of((1, 4, 4))
+    layers, samples = layers_of(model, dataset), samples_of(dataset)
+    held = np.arange(40)
+    expected = []
+    for g in gradients_of_samples(model, layers, samples, held):
+        apart = g - g.mean(0)
+        inner = apart @ apart.T / held.size
+        expected.append(np.square(inner).sum() / np.trace(inner))
+    rng, draws = np.random.default_rng(3), 100
+    found = np.array(
+        [
+            estimate_constants(model, layers, samples, [rng.choice(held, 16) for _ in range(6)]).spread.curvature
+            for _ in range(draws)
+        ]
+    )
+    # A ratio of two estimates is off by little where neither varies much.
+    assert found.mean(0) == pytest.approx(expected, rel=0.25)
+
+
+def test_a_round_is_looked_at_as_far_as_its_devices_came():
+    model, dataset = model_of("mlp"), dataset_of((1, 4, 4))
+    layers, samples = layers_of(model, dataset), samples_of(dataset)
+    sizes, z = np.array([4, 4, 4, 1]), np.array([3, 2, 1, 3])
+    work = RoundWork((np.arange(13),), sizes, np.ones((4, 3)), Progress(z, 3, 1, np.ones(4)), 0.1)
+    seen = look_at(model, layers, samples, work)
+    assert np.isnan(seen.sigma2).tolist() == [
+        True,
+        False,
+        False,
+    ]  # one sample cannot be split, and one device tells nothing
+    assert np.all(seen.sigma2[1:] > 0)
+    assert np.isfinite(seen.curvature[1:]).all()
+    nobody = RoundWork((np.arange(13),), sizes, np.ones((4, 3)), Progress(0 * z, 3, 1, np.ones(4)), 0.1)
+    assert np.isnan(look_at(model, layers, samples, nobody).sigma2).all()
 
 
 def test_estimating_leaves_the_model_alone():

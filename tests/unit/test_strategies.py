@@ -1,6 +1,7 @@
 """Strategies: a deadline rule, a batch rule and a matrix A, and what they become in their limits."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,10 +29,12 @@ from adelfl.strategies import BUILT_IN, Progress, Strategy, find_strategy, strat
 from adelfl.strategies.adel_paper import AdelPaper
 from adelfl.strategies.drop import Drop
 from adelfl.strategies.heterofl import WIDTHS, HeteroFL
+from adelfl.strategies.merge import Gradients, layerwise
 from adelfl.strategies.oracle import Oracle
 from adelfl.strategies.salf import Salf
 from adelfl.strategies.wait import Wait
 from adelfl.theory.participation import log_p_empty
+from adelfl.theory.spread import Spread
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -217,6 +220,53 @@ def test_a_device_whose_upload_outlasts_the_deadline_sits_out(words):
     assert progress.z[3] == 0
     assert progress.rate[3] == 0
     assert not A[3].any()
+
+
+# -- other averages
+
+KNOWN = Gradients(Spread(np.ones(3), np.full(3, 0.1), np.ones(3), np.ones(3)), eta=0.2, memory=5.0)
+
+
+def some_round():
+    z, batch = np.array([3, 2, 1, 0, 3]), np.array([8, 2, 4, 4, 1])
+    return Progress(z, 3, 1, np.array([4.0, 2.0, 1.0, 1.0, 3.0]), batch=batch)
+
+
+def test_by_precision_who_took_more_samples_counts_more_and_columns_sum_to_one():
+    A = layerwise(some_round(), "none", "precision", KNOWN)
+    assert A.sum(axis=0) == pytest.approx(np.ones(3))
+    assert A[0, 0] > A[4, 0] > 0
+    v = 1 / (1 / np.array([8, 1]) + 5.0 * 0.1)
+    assert A[[0, 4], 0] == pytest.approx(v / v.sum())
+    assert np.array_equal(A > 0, some_round().delivered)
+
+
+def test_with_equal_batches_precision_is_the_plain_mean():
+    progress = Progress(np.array([3, 2, 1]), 3, 1, np.ones(3), batch=np.full(3, 4))
+    plain = layerwise(progress, "none", "contributors")
+    assert layerwise(progress, "none", "precision", KNOWN) == pytest.approx(plain)
+
+
+def test_inverse_probabilities_count_everybody_alike_in_the_long_run():
+    progress = some_round()
+    A = layerwise(progress, "none", "inverse")
+    assert pytest.approx(progress.delivered / (5 * progress.pi)) == A
+    out = Progress(progress.z, 3, 1, np.where(np.arange(5) == 3, 0.0, progress.rate), batch=progress.batch)
+    assert pytest.approx(np.where(out.delivered, out.delivered / (4 * np.maximum(out.pi, 1e-9)), 0)) == layerwise(
+        out, "none", "inverse"
+    )
+
+
+@quick
+@given(progresses(), st.floats(1e-4, 10.0))
+def test_the_adaptive_factor_is_between_none_and_unbiased(progress, eta):
+    L = progress.layers
+    progress = replace(progress, batch=np.where(progress.rate > 0, 3, 0))
+    known = Gradients(Spread(np.ones(L), np.zeros(L), np.ones(L), np.ones(L)), eta)
+    none, full = (layerwise(progress, c, "contributors").sum(axis=0) for c in ("none", "unbiased"))
+    between = layerwise(progress, "adaptive", "contributors", known).sum(axis=0)
+    assert np.all(between >= none * (1 - 1e-12))
+    assert np.all(between <= full * (1 + 1e-9))
 
 
 # -- progress
