@@ -18,7 +18,12 @@ from pathlib import Path
 
 from deployment import Deployment
 
-METHODS = {"fedavg": "FedAvg (Flower's own)", "drop": "drop stragglers", "adel": "ADEL-FL"}
+METHODS = {
+    "fedavg": "FedAvg (Flower's own)",
+    "drop": "drop stragglers",
+    "adel": "ADEL-FL",
+    "adel-paper": "ADEL-FL (the paper's)",
+}
 
 
 def main() -> int:
@@ -27,18 +32,20 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=160.0, help="seconds for each method")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--slowdown", type=float, default=8.0, help="of the last node")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["fedavg", "drop", "adel"])
     parser.add_argument("--repeats", type=int, default=1, help="of every method")
     parser.add_argument("--out", type=Path, help="write all accuracies there (JSON)")
     asked = parser.parse_args()
     # Ended from outside, still stop what was started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    found: dict[str, list[dict]] = {method: [] for method in METHODS}
+    found: dict[str, list[dict]] = {method: [] for method in asked.methods}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="adelfl-demo-") as temporary:
         print("starting a SuperLink and four SuperNodes with TLS and node authentication ...", flush=True)
         with Deployment([1.0, 1.0, 1.0, asked.slowdown], Path(temporary) / "flower") as flower:
             for repeat in range(asked.repeats):
-                for method, title in METHODS.items():
+                for method in asked.methods:
+                    title = METHODS[method]
                     out = Path(temporary) / f"{method}-{repeat}.json"
                     print(f"{title}: {asked.budget:.0f} s ...", flush=True)
                     config = {"method": method, "budget": asked.budget, "rounds": asked.rounds, "out": str(out)}
