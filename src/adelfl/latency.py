@@ -65,6 +65,16 @@ class LatencyModel(Protocol):
         ...
 
 
+def work_of(latency: LatencyModel, z: NDArray[np.int64], layers: int) -> Floats:
+    """How much work so many finished layers are, in mean layers: what they cost, and the forward passes before them.
+
+    A model says so with a method ``work(z, layers)``; for one without, a layer is a layer.
+    """
+    said = getattr(latency, "work", None)
+    found: Floats = np.asarray(z if said is None else said(z, layers), dtype=np.float64)
+    return found
+
+
 class Exponential:
     """The paper's model (B1, B2): exponential layer times of mean S_u/P_u, uploads that take exactly B_u."""
 
@@ -236,6 +246,13 @@ class Latency:
             return None
         sizes = self._checked("shares", layers)[::-1]
         return np.asarray(np.cumsum(sizes) / sizes.sum(), dtype=np.float64)
+
+    def work(self, z: NDArray[np.int64], layers: int) -> Floats:
+        """Mean layers that z finished ones come to, over all local iterations."""
+        done = np.concatenate([[0.0], np.cumsum(self._costs(layers))])
+        whole, rest = np.divmod(z, layers)
+        started = whole + (rest > 0)
+        return np.asarray(whole * layers + done[rest] + self.forward * started, dtype=np.float64)
 
     def layer_times(self, rng: np.random.Generator, mean: Floats, steps: int, layers: int) -> Floats:
         """The law's durations; the forward pass counts with the first layer of its iteration."""

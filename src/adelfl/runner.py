@@ -71,7 +71,7 @@ def describe(said: RunFile, experiment: Experiment) -> dict[str, Any]:
         "label": strategy.label,
         "data": experiment.dataset.name,
         "budget": strategy.setting.budget,
-        "rounds": strategy.setting.rounds,
+        "rounds": strategy.rounds,
         "layers": [layer.name for layer in experiment.layers],
         "devices": strategy.setting.devices,
         "constants": strategy.setting.constants.to_dict(),

@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
+from adelfl.fleet import Fleet
+from adelfl.latency import Exponential, Latency, Law
+from adelfl.learning_rate import ConstantRate
 from adelfl.planner.beliefs import Beliefs
 from adelfl.seeds import rng_for
+from adelfl.simulation.draws import draw_round
+from adelfl.simulation.world import World
+from adelfl.strategies import Setting
+from adelfl.strategies.adel import Adel
+from adelfl.strategies.base import Outcome
 
 N, L = 40, 3
 EVERYBODY = np.arange(N)
@@ -12,7 +20,7 @@ TRUE = 16.0 * np.exp(0.5 * rng_for(1, "speeds").standard_normal(N))
 
 
 class Rounds:
-    """Rounds of a fleet: a rate of three layers by what is believed, exponential or steadier times."""
+    """Rounds of a fleet with exponential layer times: a rate of three layers by what is believed."""
 
     def __init__(self, believed, true=TRUE, upload=0.1, seed=2):
         self.beliefs = Beliefs(believed, np.full(N, upload))
@@ -29,7 +37,8 @@ class Rounds:
             if there is not None:
                 z = np.where(there[devices], z, 0)
             seconds = np.where(z == L, times[:, -1], 1.0)
-            self.beliefs.observe(devices, S, z, seconds, np.where(z > 0, self.upload, np.nan))
+            upload = np.where(z > 0, self.upload, np.nan)
+            self.beliefs.observe(devices, S, z.astype(float), seconds, upload, z == L)
         return self.beliefs
 
 
@@ -68,7 +77,7 @@ def test_one_odd_round_moves_little():
     S = np.maximum(1, np.floor(before / 3.0)).astype(int)
     z, seconds = np.full(N, 2), np.ones(N)
     z[0], seconds[0] = L, 0.02  # through in no time
-    rounds.beliefs.observe(EVERYBODY, S, z, seconds, np.full(N, 0.1))
+    rounds.beliefs.observe(EVERYBODY, S, z.astype(float), seconds, np.full(N, 0.1), z == L)
     after = rounds.beliefs.compute(EVERYBODY)
     assert after[0] / before[0] < 1.5
     assert np.all(np.abs(np.log(after[1:] / before[1:])) < 0.15)
@@ -107,7 +116,7 @@ def test_uploads_are_learned():
 def test_nothing_is_learned_of_who_was_not_asked():
     beliefs = Beliefs(TRUE, np.zeros(N))
     zero = np.zeros(N, dtype=int)
-    beliefs.observe(EVERYBODY, zero, zero, np.ones(N), np.full(N, np.nan))
+    beliefs.observe(EVERYBODY, zero, zero.astype(float), np.ones(N), np.full(N, np.nan), zero > 0)
     assert beliefs.compute(EVERYBODY) == pytest.approx(TRUE)
     assert beliefs.faster == 1.0
 
@@ -118,3 +127,32 @@ def test_what_is_summed_up_as_rounds_pass_is_the_sum_over_devices():
         rounds.go(1, devices=rng_for(9, t).permutation(N)[:15])
     kept = rounds.beliefs._sums.copy()
     assert kept == pytest.approx(rounds.beliefs._share(EVERYBODY))
+
+
+LATENCIES = {
+    "exponential": Exponential(),
+    "constant": Latency(Law("constant")),
+    "steady": Latency(Law("gamma", 0.3)),
+    "wild": Latency(Law("lognormal", 1.3)),
+    "the last layer dear": Latency(Law("gamma", 0.8), costs=(0.1, 1.0, 10.0)),
+    "the first layer dear": Latency(Law("gamma", 0.8), costs=(10.0, 1.0, 0.1)),
+    "a forward pass": Latency(Law("gamma", 0.5), forward=2.0),
+    "uploads by size": Latency(Law("exponential"), shares=(8.0, 4.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", LATENCIES)
+def test_a_fleet_that_is_known_stays_known_whatever_its_law(name):
+    """As far as counting renewals can tell: dear layers under way count as not begun."""
+    fleet, latency = Fleet.of(TRUE, 0.05), LATENCIES[name]
+    setting = Setting(fleet, L, 60, 60 * 0.8, 16, ConstantRate(0.1), latency=latency)
+    strategy, world = Adel(setting), World(fleet, 4, setting.budget, latency)
+    now = 0.0
+    for t in range(40):
+        orders = strategy.orders(t, EVERYBODY)
+        drawn = draw_round(strategy, world, t, now, EVERYBODY, orders)
+        now += drawn.length
+        z = drawn.progress.z
+        strategy.observe(Outcome(t, EVERYBODY, orders.batch, z, drawn.seconds, drawn.upload, setting.budget - now))
+    assert 0.6 < strategy.beliefs.faster < 1.6
+    assert strategy.beliefs.upload(EVERYBODY) == pytest.approx(np.full(N, 0.05))

@@ -38,7 +38,7 @@ from adelfl.learning_rate import ConstantRate
 from adelfl.record import RunRecord
 from adelfl.report.terminal import print_run
 from adelfl.runner import resume
-from adelfl.strategies.base import Progress
+from adelfl.strategies.base import Outcome, Progress
 from adelfl.updates import Update
 
 LAYERS = (("first.weight", "first.bias"), ("second.weight", "second.bias"), ("third.weight", "third.bias"))
@@ -209,6 +209,39 @@ def test_the_plan_learns_of_a_node_that_is_throttled_and_keeps_the_budget():
     throttled, other = world.nodes[1].asked, world.nodes[2].asked
     assert throttled[15].batch < 0.75 * other[15].batch
     assert throttled[3].batch == other[3].batch
+
+
+def test_a_new_plan_begins_with_what_the_old_one_learned():
+    world = World(beings())
+    s = session_of(world, "adel")
+    s.make_plan(0)
+    old = s.plan.strategy
+    for t in range(6):  # node 2 is four times as slow as it was measured to be
+        devices = np.arange(4)
+        batch = old.orders(t, devices).batch
+        seconds = 3 * batch / old.beliefs.first_compute * np.array([1.0, 4.0, 1.0, 1.0])
+        old.observe(Outcome(t, devices, batch, np.full(4, 3), seconds, np.full(4, 0.2), 90.0 - t))
+    learned = old.beliefs.compute(np.arange(4))
+    assert learned[1] < 0.5 * learned[0]
+    s.nodes[7] = Node(7, 3)
+    s.nodes[7].learn(1.0, Report(0, 3, 0.1, 0.4, 0.0, 0.6, (0.1, 0.1, 0.1, 0.1), 16))
+    s.make_plan(6)
+    new = s.plan.strategy
+    assert s.plan.nodes == (1, 2, 3, 4, 7)
+    assert new.beliefs.compute(np.arange(4)) == pytest.approx(learned)
+    assert new.knowledge is old.knowledge
+    batch = new.orders(0, np.arange(5)).batch
+    assert batch[1] < 0.5 * batch[0]
+
+
+def test_rounds_that_were_chosen_once_are_not_chosen_again():
+    world = World(beings())
+    s = session_of(world, "adel", rounds=3, options={"rounds": "auto", "max_rounds": 12})
+    s.make_plan(0)
+    chosen = s.rounds
+    assert 1 <= chosen <= 12
+    s.make_plan(chosen - 1)
+    assert s.rounds == chosen
 
 
 def test_a_method_is_told_what_happened_in_terms_of_its_plan():

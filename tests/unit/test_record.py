@@ -183,13 +183,24 @@ NORMED = ("model.factory=small_worlds:with_batch_norm", "training.batch=4")
     "words",
     [
         ("adel",),
+        ("salf", "strategy.options={correction='adaptive'}"),
+        ("adel-paper", "strategy.options={average_over='precision'}"),
         ("wait", "training.depth=0.9"),
         ("heterofl",),
         ("drop", "training.cohort=3"),
         ("salf", "training.local_iterations=3", "training.momentum=0.5", "training.weight_decay=0.1"),
         ("salf", *NORMED),
     ],
-    ids=["adel", "wait", "heterofl", "cohort", "local iterations", "batch norm"],
+    ids=[
+        "adel",
+        "salf that learns",
+        "adel-paper that learns",
+        "wait",
+        "heterofl",
+        "cohort",
+        "local iterations",
+        "batch norm",
+    ],
 )
 def test_every_kind_of_run_resumes(tmp_path, whole, checkpoints_at, words):
     expected = whole(*words)

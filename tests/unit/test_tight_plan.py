@@ -42,7 +42,9 @@ def test_a_plan_uses_the_whole_budget_and_is_no_worse_than_a_uniform_one(problem
     found = plan(problem)
     assert found.schedule.deadlines.sum() == pytest.approx(problem.budget)
     assert found.schedule.deadlines.min() > 0
-    assert found.excess <= found.uniform.excess * (1 + 1e-9)
+    uniform = np.full(problem.rounds, problem.mean_deadline)
+    level = true_excess(problem, uniform, found.uniform.m)
+    assert true_excess(problem, found.schedule.deadlines, found.m) <= level * 1.02
     assert found.objective == "tight"
     assert found.bound > found.excess
 
@@ -172,6 +174,21 @@ def test_the_table_of_prices_falls_with_time_and_shares_out_what_there_is():
 def test_more_devices_are_worth_more_rounds():
     few, many = (best_rounds(replace(lognormal(U=U), constants=Constants(Delta1=40.0)), 400) for U in (4, 200))
     assert 1 <= few < many <= 400
+
+
+def test_rounds_that_are_all_but_forgotten_have_a_deadline_too():
+    for rounds, rate in ((8000, 1.0), (30_000, 0.3), (400, 9.0)):
+        found = solved(Problem(Fleet.of(16.0, 0.0, 5), 3, rounds, 0.4 * rounds, ConstantRate(rate)))
+        assert np.isfinite(found.T).all()
+        assert found.T.min() > 0
+        assert found.T.sum() == pytest.approx(0.4 * rounds)
+
+
+def test_devices_whose_uploads_never_fit_do_not_spoil_the_plan_of_the_others():
+    alone = Problem(Fleet.of(16.0, 0.01, 10), 3, 20, 20.0)
+    crowd = Problem(Fleet.of(np.full(1000, 16.0), np.repeat([0.01, 100.0], [10, 990])), 3, 20, 20.0)
+    assert solved(crowd).T == pytest.approx(solved(alone).T, rel=0.02)
+    assert solved(crowd).m == pytest.approx(solved(alone).m, rel=0.05)
 
 
 def test_a_plan_says_in_words_which_way_deadlines_go():

@@ -115,7 +115,7 @@ class LatencySection(Section):
     samples: list[Positive] = Field(default_factory=list)
     costs: Literal["equal", "flops"] | list[Positive] = "equal"
     forward: NotNegative = 0.0
-    upload_law: LawName = "constant"
+    upload_law: Literal["exponential", "constant", "shifted", "gamma", "lognormal"] = "constant"
     upload_spread: Positive = 0.5
     upload_by_layers: bool = False
     trace: str | None = None
@@ -230,6 +230,10 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
     if unused := sorted(fleet.model_fields_set - used):
         kind = "a fleet from a file" if fleet.file else f'kind = "{fleet.kind}"'
         raise ConfigError(f"{where}fleet.{unused[0]}: {kind} does not use it")
+    if said.fleet.latency and (ignored := sorted(said.latency.model_fields_set - {"known"})):
+        raise ConfigError(f"{where}latency.{ignored[0]}: fleet.latency names a model of its own, which does not use it")
+    if said.latency.trace and (ignored := sorted(said.latency.model_fields_set & {"upload_law", "upload_spread"})):
+        raise ConfigError(f"{where}latency.{ignored[0]}: uploads follow latency.trace, which does not use it")
     if said.training.budget is not None and said.training.depth is not None:
         raise ConfigError(f"{where}training: give budget (seconds) or depth (mean share of layers), not both")
     return said

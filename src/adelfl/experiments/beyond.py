@@ -169,7 +169,7 @@ _CIFAR_STUDY = _study(
         "data.test_samples=2000",
         "training.batch=8",
     ),
-    (*_cells((0.15,), ("iid",), ("inverse",), 200), *_cells((0.25,), ("dir05",), ("inverse",), 200)),
+    _cells((0.15,), ("iid",), ("inverse",), 200),
     tuning=("data.validation=0.1", "training.evaluations=10", "data.test_samples=1000"),
     tuning_seeds=1,
 )

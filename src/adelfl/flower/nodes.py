@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.errors import InfeasibleBudgetError
 from adelfl.fleet import Fleet
 from adelfl.flower.protocol import Report
 
@@ -153,3 +154,13 @@ class Node:
 def fleet_of(nodes: list[Node]) -> Fleet:
     """The nodes as the planner sees them, one group each, in this order."""
     return Fleet.of([n.compute for n in nodes], [n.upload for n in nodes], names=[f"node {n.id}" for n in nodes])
+
+
+def check_lags(nodes: list[Node], needed: int, deadline: float) -> None:
+    """Refuse rounds in which fewer nodes than needed could compute at all."""
+    longest = sorted(node.upload for node in nodes)[min(len(nodes), needed) - 1]
+    if longest >= deadline:
+        what = f"{longest:.1f} s of a round are not computing"
+        raise InfeasibleBudgetError(
+            f"a round of {deadline:.1f} s is too short: {what}", binding=what, smallest_budget=None
+        )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from adelfl.flower.protocol import PREFIX
 from adelfl.planner import Constants
-from adelfl.theory.spread import Spread
+from adelfl.theory.spread import Spread, curvature_of
 from adelfl.updates import Array, Merge, Reason, Shape, Update, UpdateRejected
 
 log = logging.getLogger("flwr")
@@ -83,6 +83,7 @@ def estimate(found: Mapping[int, list[dict[str, Array]]], shape: Shape, batch: i
     L = len(shape.layers)
     one_sample, squares = np.zeros(L), np.zeros(L)
     total: dict[str, Array] = {}
+    luck: list[list[Array]] = [[] for _ in range(L)]
     whole = {name for layer in shape.layers for name in layer}
     for updates in found.values():
         if len(updates) < 2 or any(set(u) != whole for u in updates[:2]):
@@ -91,6 +92,8 @@ def estimate(found: Mapping[int, list[dict[str, Array]]], shape: Shape, batch: i
         apart = [sum(float(np.square(one[n] - other[n]).sum()) for n in layer) for layer in shape.layers]
         differences.append(sum(apart))
         sizes.append([sum(float(np.square(one[n] + other[n]).sum()) / 4.0 for n in layer) for layer in shape.layers])
+        for l, layer in enumerate(shape.layers):
+            luck[l].append(np.concatenate([(one[n] - other[n]).ravel() for n in layer]) * (batch / 2.0) ** 0.5)
         one_sample += batch / 2.0 * np.array(apart)
         squares += np.array(sizes[-1])
         for n in whole:
@@ -102,4 +105,6 @@ def estimate(found: Mapping[int, list[dict[str, Array]]], shape: Shape, batch: i
     constants = Constants.from_pairs(differences, sizes, batch)
     if len(differences) < 2:
         return constants
-    return replace(constants, spread=Spread.from_pairs(devices, one_sample, devices / (2.0 * batch), squares, of_sum))
+    spread = Spread.from_pairs(devices, one_sample, devices / (2.0 * batch), squares, of_sum)
+    inner = [np.stack(layer) @ np.stack(layer).T for layer in luck]
+    return replace(constants, spread=replace(spread, curvature=np.array([curvature_of(g) for g in inner])))

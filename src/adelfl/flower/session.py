@@ -18,7 +18,7 @@ from adelfl.clock import Clock
 from adelfl.errors import AdelError, InfeasibleBudgetError
 from adelfl.flower.exchange import Exchange, Reply
 from adelfl.flower.hindsight import look_back
-from adelfl.flower.nodes import Node, fleet_of
+from adelfl.flower.nodes import Node, check_lags, fleet_of
 from adelfl.flower.protocol import Report, Task
 from adelfl.flower.replies import estimate, files_of, metrics_of, moved_by
 from adelfl.flower.terms import Plan, Rest, Round, Terms
@@ -133,7 +133,7 @@ class Session:
         left = self.terms.budget - self.clock.now() - self.between
         if left <= 0:
             raise AdelError("the budget was used up before the first round")
-        strategy, asked = None, self.terms.rounds - t
+        strategy, asked = None, max(1, self.rounds - t)
         lag = float(np.median([node.upload for node in nodes]))
         most = min(asked, max(1, int(left / (_WORTH_WHILE * lag)))) if lag > 0 else asked
         for rounds in range(most, 0, -1):
@@ -149,7 +149,10 @@ class Session:
         assert strategy is not None
         for node in nodes:
             node.rested = 0
-        self.plan, self.rounds = Plan(strategy, tuple(n.id for n in nodes), t), t + strategy.rounds
+        plan = Plan(strategy, tuple(n.id for n in nodes), t)
+        if self.plan is not None:
+            plan.inherit(self.plan)
+        self.plan, self.rounds = plan, t + strategy.rounds
         if strategy.setting.rounds < asked:
             log.warning(
                 "%d rounds do not fit into %.1f s, since %.1f s of each are not computing: %d are planned",
@@ -177,16 +180,11 @@ class Session:
             cohort=cohort if cohort < len(nodes) else None,
             local_iterations=self.terms.local_iterations,
         )
-        uploads = sorted(node.upload for node in nodes)
-        needed = uploads[min(len(nodes), max(2, self.terms.min_reports)) - 1]
-        if needed >= setting.uniform_deadline:
-            what = f"{needed:.1f} s of a round are not computing"
-            raise InfeasibleBudgetError(
-                f"a round of {setting.uniform_deadline:.1f} s is too short: {what}",
-                binding=what,
-                smallest_budget=None,
-            )
-        return find_strategy(self.terms.method)(setting, **self.terms.options)
+        check_lags(nodes, max(2, self.terms.min_reports), setting.uniform_deadline)
+        options = dict(self.terms.options)
+        if self.plan is not None:  # how many rounds there are was chosen once
+            options.pop("rounds", None)
+        return find_strategy(self.terms.method)(setting, **options)
 
     # -- a round
 

@@ -86,6 +86,13 @@ class Plan:
     nodes: tuple[int, ...]
     first: int
 
+    def inherit(self, older: Plan) -> None:
+        """Let the method know what it had learned of the nodes that both plans know."""
+        both = [(i, older.nodes.index(n)) for i, n in enumerate(self.nodes) if n in older.nodes]
+        if both:
+            mine, theirs = np.array(both, dtype=np.int64).T
+            self.strategy.inherit(older.strategy, mine, theirs)
+
     def planned(self, t: int) -> float:
         """Seconds that the method meant rounds t, t+1, … to take; infinite if it does not say."""
         return self.strategy.planned(t - self.first)

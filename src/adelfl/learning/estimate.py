@@ -15,7 +15,7 @@ from torch.nn import functional
 from adelfl.learning.layers import Layer
 from adelfl.learning.work import Ints, RoundWork, Samples
 from adelfl.planner import Constants
-from adelfl.theory.spread import Spread
+from adelfl.theory.spread import Spread, curvature_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,14 +67,10 @@ class _Sums:
 
     def _curvature(self, l: int) -> float:
         """tr(Σ²)/tr(Σ) of the covariance Σ of a layer's noise, from the noise of some devices, two by two."""
-        if len(self.luck[l]) < 2:
+        if not self.luck[l]:
             return math.nan
-        inner = torch.stack(self.luck[l])
-        inner = (inner @ inner.T).double()
-        own = torch.diagonal(inner)
-        n = own.shape[0]
-        apart = float(inner.square().sum() - own.square().sum()) / (n * (n - 1))
-        return apart / max(float(own.mean()), 1e-30)
+        noise = torch.stack(self.luck[l])
+        return curvature_of((noise @ noise.T).numpy())
 
 
 class _Gradients:

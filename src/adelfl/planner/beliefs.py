@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _KEPT = 0.95  # of what was known, for every round that a device is asked in
 _FIRM, _LOOSE = 200.0, 1.0  # k is between
@@ -26,6 +27,7 @@ _AWAY, _AWAY_WEIGHT = (
     3.0,
 )  # how often devices are away, before anything is known, and how many rounds that is worth
 _UPLOAD_WEIGHT = 1.0
+_KEPT_SUMS = ("_layers", "_exposure", "_upload", "_uploads", "_away", "_asked")
 
 
 class Beliefs:
@@ -51,32 +53,47 @@ class Beliefs:
         terms = (x, due, x * x, x * due, due * due, self._away[u], self._asked[u])
         return np.array([term.sum() for term in terms])
 
-    def observe(self, devices: Ints, batch: Ints, z: Ints, seconds: Floats, upload: Floats) -> None:
+    def observe(
+        self,
+        devices: Ints,
+        batch: Ints,
+        work: Floats,
+        seconds: Floats,
+        upload: Floats,
+        through: Bools,
+        silence: Floats | None = None,
+    ) -> None:
         """Take one round in.
 
         Parameters
         ----------
         devices : ndarray of int
             Who was asked.
-        batch, z : ndarray of int
-            S_u (0 for who was not asked after all), and the layers that came.
+        batch : ndarray of int
+            S_u; 0 for who was not asked after all.
+        work : ndarray
+            What came, in mean layers.
         seconds : ndarray
             How long each computed: until it was through, or until it had to send.
         upload : ndarray
-            How long each upload took; NaN where nothing came.
+            How long a whole upload took; NaN where nothing came.
+        through : ndarray of bool
+            Who finished everything.
+        silence : ndarray, optional
+            Probability that nothing comes from a device that is there; by default that of exponential times.
         """
         here = (batch > 0) & (seconds > 0)
-        u, S, z, s, B = devices[here], batch[here], z[here].astype(np.float64), seconds[here], upload[here]
+        u, S, z, s, B = devices[here], batch[here], work[here], seconds[here], upload[here]
         exposure = s / S
         silent = z == 0
-        chance = np.exp(-np.minimum(self.compute(u) * exposure, 700.0))
+        chance = np.exp(-np.minimum(self.compute(u) * exposure, 700.0)) if silence is None else silence[here]
         away = self.away(u)
         there = np.where(silent, (1 - away) * chance / np.maximum((1 - away) * chance + away, 1e-300), 1.0)
         before = self._share(u)
-        for known in (self._layers, self._exposure, self._upload, self._uploads, self._away, self._asked):
-            known[u] *= _KEPT
+        for name in _KEPT_SUMS:
+            getattr(self, name)[u] *= _KEPT
         # Times that vary less than exponential ones end between two layers: half a layer is under way, on average.
-        under_way = np.where(silent, 0.0, 0.5 * (1.0 - self.variation2))
+        under_way = np.where(silent | through[here], 0.0, 0.5 * (1.0 - self.variation2))
         self._layers[u] += there * np.maximum(z + under_way, 0.0)
         self._exposure[u] += there * exposure
         self._away[u] += 1.0 - there
@@ -85,6 +102,13 @@ class Beliefs:
         self._upload[u[sent]] += B[sent]
         self._uploads[u[sent]] += 1.0
         self._sums += self._share(u) - before
+
+    def take_over(self, older: Beliefs, mine: Ints, theirs: Ints) -> None:
+        """Believe of some devices what was believed of them elsewhere, and why."""
+        before = self._share(mine)
+        for name in ("first_compute", "first_upload", *_KEPT_SUMS):
+            getattr(self, name)[mine] = getattr(older, name)[theirs]
+        self._sums += self._share(mine) - before
 
     @property
     def faster(self) -> float:

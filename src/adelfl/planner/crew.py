@@ -24,7 +24,8 @@ class Crew:
     Attributes
     ----------
     P, B, count : ndarray, shape (groups,)
-        Speed (P_u / E), upload, and how many devices are alike.
+        Speed (P_u / E: with several local iterations a device counts once it is through them all, which is exact for
+        one iteration only), upload, and how many devices are alike.
     chance : ndarray, shape (groups,)
         That a device takes part in a round at all: drawn into the cohort, and there.
     layers : int
@@ -61,6 +62,13 @@ class Crew:
             latency=problem.latency,
             weighting=weighting,
         )
+
+    def sending_within(self, seconds: float) -> Crew:
+        """Those whose uploads fit; the others are in nobody's way."""
+        fits = self.B < seconds
+        if fits.all():
+            return self
+        return replace(self, P=self.P[fits], B=self.B[fits], count=self.count[fits], chance=self.chance[fits])
 
     def condensed(self, groups: int) -> Crew:
         """Nearly the same crew in fewer groups: near in speed, then in upload; with the mean of 1/P and of B."""

@@ -55,8 +55,8 @@ class Constants:
 
     def spread_of(self, layers: int) -> Spread:
         """Of the gradients of each layer; what is not known is guessed from σ² and G²."""
-        found = self.spread or Spread.guess(layers, float(np.mean(self.sigma2)), self.G2, self.rho_s)
-        return found.plausible()
+        guess = Spread.guess(layers, float(np.mean(self.sigma2)), self.G2, self.rho_s)
+        return guess if self.spread is None else self.spread.completed(guess).plausible()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; :meth:`from_dict` takes them back."""

@@ -25,9 +25,9 @@ Floats = NDArray[np.float64]
 BatchScale = Literal["per-round", "one"]
 
 _LEAST_RATE = 0.2
+_LEAST_WEIGHT = 1e-250  # of a round that is all but forgotten; its logarithm must be a number
 _FINEST = 4096  # groups that a plan's grouping is compared with
 _SMOOTH = 0.1  # of log V
-_LEAST_ROUNDS = 64  # of the most rounds, when their number is to be found
 
 
 @dataclass(frozen=True)
@@ -227,15 +227,17 @@ def solve(
     InfeasibleBudgetError
         If nobody's upload fits into the mean deadline.
     """
-    a = bound.weights(eta, rho_c)
+    a = np.maximum(bound.weights(eta, rho_c), _LEAST_WEIGHT)
     mean = budget / a.size
     check_uploads(crew, a.size, budget)
-    small = crew.condensed(effort.groups)
-    low, high = _ends(small, mean, effort.range)
+    low, high = _ends(crew, mean, effort.range)
+    small = crew.sending_within(high).condensed(effort.groups)
     best = _shared(Price.of(small, low, high, effort), a, budget, uniform=uniform)
     if batch_scale == "one":
         best = _one_scale(small, a, budget, float(np.median(best[1])), (low, high), effort, uniform=uniform)
     T, m, excess = best
+    if not np.isfinite(excess):
+        raise _no_plan(crew, a.size, budget)
     left = Delta1 * bound.initial_error_left(eta, rho_c)
     return TightPlan(T, float(m[0]) if batch_scale == "one" else m, excess, left)
 
@@ -267,12 +269,15 @@ def _one_scale(
 
 def check_uploads(crew: Crew, rounds: int, budget: float) -> None:
     """Refuse a budget in which nobody could send anything."""
+    if float(np.min(crew.B)) >= budget / rounds:
+        raise _no_plan(crew, rounds, budget)
+
+
+def _no_plan(crew: Crew, rounds: int, budget: float) -> InfeasibleBudgetError:
     shortest = float(np.min(crew.B))
-    if shortest < budget / rounds:
-        return
     smallest = round_up(rounds * shortest)
     binding = f"the quickest upload takes {shortest:.4g} s, as long as a round of {budget / rounds:.4g} s"
-    raise InfeasibleBudgetError(
+    return InfeasibleBudgetError(
         f"no plan exists for budget = {budget:g} s and rounds = {rounds}: {binding}; "
         f"the smallest budget that would do is {smallest:g} s",
         binding=binding,
@@ -295,17 +300,18 @@ def grouping_error(crew: Crew, found: TightPlan) -> float:
 def best_rounds(problem: Problem, most: int, weighting: Weighting = "precision") -> int:
     """R ≤ most with the least bound: more rounds bring the first error down further, with less time for each."""
     c = problem.constants
-    fewest = max(1, most // _LEAST_ROUNDS)
-    candidates = np.unique(np.round(np.geomspace(fewest, most, 25)).astype(np.int64))
-    crew = Crew.of(problem, weighting).condensed(THOROUGH.groups)
-    candidates = candidates[problem.budget / candidates > np.min(crew.B) * 1.001]
+    candidates = np.unique(np.round(np.geomspace(1, most, 40)).astype(np.int64))
+    crew = Crew.of(problem, weighting)
+    candidates = candidates[problem.budget / candidates > np.min(crew.B)]
     if candidates.size == 0:
-        check_uploads(crew, fewest, problem.budget)
+        raise _no_plan(crew, 1, problem.budget)
+    crew = crew.sending_within(THOROUGH.range * problem.budget).condensed(THOROUGH.groups)
     low = _ends(crew, problem.budget / int(candidates[-1]), THOROUGH.range)[0]
     price = Price.of(crew, low, THOROUGH.range * problem.budget / int(candidates[0]), replace(THOROUGH, deadlines=26))
     worth = []
     for rounds in candidates.tolist():
         eta = problem.learning_rate.values(rounds)
-        excess = _shared(price, bound.weights(eta, c.rho_c), problem.budget)[2]
+        a = np.maximum(bound.weights(eta, c.rho_c), _LEAST_WEIGHT)
+        excess = _shared(price, a, problem.budget)[2]
         worth.append(excess + c.Delta1 * bound.initial_error_left(eta, c.rho_c))
     return int(candidates[int(np.argmin(worth))])

@@ -35,8 +35,8 @@ class Drawn:
     length : float
         Seconds from its start to its end.
     seconds, upload : ndarray, shape (U,)
-        How long each computed and uploaded, as far as a server can see: of a device from which nothing came, the time
-        that it was thought to have, and NaN.
+        How long each computed, and how long a whole upload took (of a part of it, what the whole would have), as far as
+        a server can see: of a device from which nothing came, the time that it was thought to have, and NaN.
     """
 
     progress: Progress
@@ -72,12 +72,12 @@ def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: In
     z = np.where(takes_part, (finished <= T - sending).sum(axis=1), 0)
     left = np.maximum(T - B, 0.0)
     rate = np.where(asked, P * left / np.maximum(cost, 1e-300), 0.0)
-    chances = None
-    if not isinstance(setting.latency, Exponential):
+    chances, absent = None, strategy.absent(devices)
+    if not isinstance(setting.latency, Exponential) or absent.any():
 
         def chances() -> Floats:
             found = setting.latency.delivery(np.maximum(cost, 1e-300) / P, B, np.full(devices.size, T), L)
-            return np.where((asked & (B < T))[:, None], found, 0.0)
+            return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * found, 0.0)
 
     through = z >= E * L
     sent = np.take_along_axis(sending, np.maximum(z - 1, 0)[:, None], axis=1)[:, 0] if upload.ndim == 2 else upload
@@ -85,7 +85,7 @@ def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: In
     length = T
     if orders.early and asked.any() and through[asked].all():
         length = float((finished[:, -1] + whole)[asked].max())
-    return Drawn(Progress(z, L, E, rate, chances, orders.batch), length, seconds, np.where(z > 0, sent, np.nan))
+    return Drawn(Progress(z, L, E, rate, chances, orders.batch), length, seconds, np.where(z > 0, whole, np.nan))
 
 
 def _everything(takes_part: Bools, layers: int, iterations: int) -> Progress:

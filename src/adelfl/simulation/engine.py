@@ -201,11 +201,11 @@ class _Run:
         while upcoming:
             began = monotonic()
             current = upcoming.popleft()
+            seen = self._look(current)
             loss = self._train(current)
             clock.sleep_until(current.end)
             row = current.row | {"train_loss": loss}
-            if current.looked_at and current.work is not None:
-                seen = look_at(self.model, self.experiment.layers, self.samples, current.work)
+            if seen is not None:
                 row["gradients"] = seen.to_dict()
                 self.strategy.learn(seen)
             upcoming = upcoming or _next_few(rounds)
@@ -268,7 +268,8 @@ class _Run:
     def _learn_again(self, rounds: int) -> None:
         """Let the strategy see what an interrupted run had seen: the rounds over again, with nothing trained."""
         known = self._remember()
-        if type(self.strategy).observe is Strategy.observe:
+        kind = type(self.strategy)
+        if kind.observe is Strategy.observe and kind.learn is Strategy.learn:
             return
         now = 0.0
         for t in range(rounds):
@@ -277,6 +278,12 @@ class _Run:
             now = found.end
             if "gradients" in (row := known[t + 1]):
                 self.strategy.learn(Spread.of(**row["gradients"]))
+
+    def _look(self, r: _Round) -> Spread | None:
+        """What the gradients are like that the devices of a round are about to send, if the strategy wants to know."""
+        if not r.looked_at or r.work is None:
+            return None
+        return look_at(self.model, self.experiment.layers, self.samples, r.work)
 
     def _train(self, r: _Round) -> float | None:
         """Do the round's local work and merge it; the mean loss of those who contributed, if anybody did."""

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.latency import Exponential, work_of
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.crew import Crew
 from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
@@ -38,7 +39,7 @@ class Adel(Strategy):
     ----------
     setting : Setting
     schedule : Schedule, optional
-        A plan made elsewhere, which is then kept to.
+        A plan made elsewhere, which is then kept to, and to its number of rounds.
     replan : bool
         Whether speeds, uploads and gradients are learned, and the rest of the rounds planned again after each.
     batch_scale : {"per-round", "one"}
@@ -84,7 +85,10 @@ class Adel(Strategy):
             raise ConfigError(f"strategy option max_rounds must be a whole number of at least 1, not {max_rounds!r}")
         if schedule is not None and not isinstance(schedule, Schedule):
             raise ConfigError("strategy option schedule must be a Schedule; it can be given from Python only")
+        if setting.devices > 1:
+            setting.problem()  # refuses what no plan can be made for
         self.replan = replan and schedule is None
+        self._given = schedule is not None
         self.batch_scale: BatchScale = batch_scale
         self.deadlines: Deadlines = deadlines
         self.average_over: AverageOver = average_over
@@ -95,7 +99,7 @@ class Adel(Strategy):
         by_speed = np.argsort(setting.compute, kind="stable")
         places = np.linspace(0, setting.devices - 1, min(setting.devices, _SAMPLE)).round().astype(np.int64)
         self._sample = by_speed[places]  # who stands for the fleet when the rest is planned again
-        self._rounds = setting.rounds
+        self._rounds = setting.rounds if schedule is None else schedule.rounds
         self.chooses_rounds = rounds == "auto" and schedule is None
         if self.chooses_rounds:
             self._rounds = best_rounds(setting.problem(), max_rounds or _MOST_ROUNDS * setting.rounds, self._weighting)
@@ -165,13 +169,19 @@ class Adel(Strategy):
             return Orders(T, self._schedule.batch_sizes(t, self.setting.group[devices]), early=True)
         P, B = self.believed(devices)
         sizes = np.maximum(1.0, np.floor(self._m[t] * P / self.setting.local_iterations * (T - B) / T))
-        sits_out = self._schedule.sits_out[self.setting.group[devices]]
-        return Orders(T, np.where((B < T) & ~sits_out, sizes, 0.0).astype(np.int64), early=True)
+        takes_part = B < T
+        if self._given:
+            takes_part &= ~self._schedule.sits_out[self.setting.group[devices]]
+        return Orders(T, np.where(takes_part, sizes, 0.0).astype(np.int64), early=True)
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """The merge, with what is known of the gradients."""
         known = Gradients(self.knowledge.spread, float(self._eta[t]), self._memory(t))
         return layerwise(progress, self.correction, self.average_over, known)
+
+    def absent(self, devices: Ints) -> Floats:
+        """Learned from silence."""
+        return self.beliefs.away(devices) if self.replan else super().absent(devices)
 
     def _memory(self, t: int) -> float:
         return memory(self._eta[t:], self.setting.constants.rho_c)
@@ -182,7 +192,13 @@ class Adel(Strategy):
         """Learn how fast devices are, and give the time that is left to the rounds that are left."""
         o = outcome
         if self.replan:
-            self.beliefs.observe(o.devices, o.batch, o.z, o.seconds, o.upload)
+            latency, L = self.setting.latency, self.setting.layers
+            through = o.z >= L * self.setting.local_iterations
+            work, silence = work_of(latency, o.z, L), None
+            if not isinstance(latency, Exponential):
+                mean = np.maximum(o.batch, 1) / self.beliefs.compute(o.devices)
+                silence = 1.0 - latency.delivery(mean, np.zeros(mean.size), o.seconds, L)[:, -1]
+            self.beliefs.observe(o.devices, o.batch, work, o.seconds, o.upload, through, silence)
         t = o.t + 1
         if t >= self._rounds or o.left <= 0:
             return
@@ -197,11 +213,21 @@ class Adel(Strategy):
                     np.concatenate([self._scales()[:t], np.broadcast_to(found.m, found.T.shape)]),
                 )
                 return
-        self._T[t:] *= o.left / self._T[t:].sum()
+        stretch = o.left / self._T[t:].sum()
+        self._T[t:] *= min(1.0, stretch) if self._given else stretch
 
     def _scales(self) -> Floats:
         assert self._m is not None
         return self._m
+
+    def inherit(self, older: Strategy, mine: Ints, theirs: Ints) -> None:
+        """Beliefs in devices that both know, and what is known of the gradients; then plan with that."""
+        if not (isinstance(older, Adel) and self.replan and older.replan):
+            return
+        self.beliefs.take_over(older.beliefs, mine, theirs)
+        self.knowledge = older.knowledge
+        found = self._plan(0, self.setting.budget)
+        self._T, self._m = found.T, np.broadcast_to(found.m, found.T.shape).copy()
 
     def looks_at(self, t: int) -> bool:
         """Some times in a run."""

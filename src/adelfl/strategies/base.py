@@ -249,8 +249,15 @@ class Strategy(ABC):
         """P_u and B_u of some devices, as far as the strategy knows by now."""
         return self.setting.compute[devices], self.setting.upload[devices]
 
+    def absent(self, devices: Ints) -> Floats:
+        """Probability that each of some devices does not take part though it is asked, as far as is known."""
+        return np.zeros(devices.size)
+
     def observe(self, outcome: Outcome) -> None:  # noqa: B027 - most strategies do not care
         """Told after every round what happened in it; a strategy that learns from it overrides this."""
+
+    def inherit(self, older: Strategy, mine: Ints, theirs: Ints) -> None:  # noqa: B027 - most have nothing to pass on
+        """Take over what the strategy of an earlier plan learned; device ``mine[i]`` here was ``theirs[i]`` there."""
 
     def looks_at(self, t: int) -> bool:
         """Whether the strategy wants to know after round t what the gradients are like by then."""

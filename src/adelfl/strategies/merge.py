@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,12 +29,13 @@ class Knowledge:
     LOOKS, NEW = 10, 0.3  # times in a run, and the weight of what is seen then
 
     def __init__(self, setting: Setting) -> None:
-        self._seen = setting.constants.spread or setting.spread  # as it was seen, negative squares and all
+        seen = setting.constants.spread
+        self._seen = setting.spread if seen is None else seen.completed(setting.spread)  # negative squares and all
         self.spread = setting.spread
 
     def is_due(self, t: int, rounds: int) -> bool:
         """Whether round t is one to look at."""
-        return (t + 1) % max(1, rounds // self.LOOKS) == 0 and t + 1 < rounds
+        return (t + 1) % max(1, math.ceil(rounds / self.LOOKS)) == 0 and t + 1 < rounds
 
     def learn(self, spread: Spread) -> None:
         """Mix what was seen into what was known."""

@@ -12,6 +12,19 @@ Floats = NDArray[np.float64]
 _TINY = float(np.finfo(np.float32).tiny)
 
 
+def curvature_of(inner: ArrayLike) -> float:
+    """tr(Σ²)/tr(Σ) from the inner products of the noise of two or more devices, one sample's each, shape (n, n).
+
+    For independent noise of covariance Σ, E⟨ξ, ξ′⟩² = tr(Σ²) and E‖ξ‖² = tr(Σ). NaN if there are fewer than two.
+    """
+    inner = np.asarray(inner, dtype=np.float64)
+    n, own = inner.shape[0], np.diagonal(inner)
+    if n < 2:
+        return float("nan")
+    apart = (np.square(inner).sum() - np.square(own).sum()) / (n * (n - 1))
+    return float(apart / max(float(own.mean()), _TINY))
+
+
 @dataclass(frozen=True, eq=False)
 class Spread:
     """What the gradients of each layer are like: all that the noise of a round depends on, but for the fleet.
@@ -97,6 +110,19 @@ class Spread:
         """The same, where luck made a square negative: no less than nothing."""
         return Spread(
             np.maximum(self.sigma2, _TINY), np.maximum(self.zeta2, 0.0), np.maximum(self.norm2, _TINY), self.curvature
+        )
+
+    def completed(self, guess: Spread) -> Spread:
+        """The same, with a guess in place of what is not known; the curvature may stay unknown."""
+
+        def filled(known: Floats, guessed: Floats) -> Floats:
+            return np.where(np.isfinite(known), known, guessed)
+
+        return Spread(
+            filled(self.sigma2, guess.sigma2),
+            filled(self.zeta2, guess.zeta2),
+            filled(self.norm2, guess.norm2),
+            self.curvature,
         )
 
     def rounded(self) -> Spread:
