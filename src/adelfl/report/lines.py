@@ -150,7 +150,7 @@ def _plot_plans(ax: Axes, groups: list[Group], scale: float) -> None:
     ax.set_ylim(bottom=0, top=1.15 * ax.get_ylim()[1])
     ax.set_xlim(0.5, max(2, max(trace.about["rounds"] for g in groups for trace in g.traces)) + 0.5)
     ax.xaxis.set_major_locator(_whole())
-    ax.legend(loc="lower left")
+    ax.legend(loc="best")
 
 
 def _plot_lengths(ax: Axes, groups: list[Group], scale: float) -> None:

@@ -83,7 +83,7 @@ def moments(pi: ArrayLike, v: ArrayLike = 1.0, count: ArrayLike = 1, nodes: int 
     count : array_like, shape (U,)
         How many devices each entry stands for.
     nodes : int
-        Points of the integrals; 64 give ten digits, 24 four.
+        Points of the integrals; 64 give ten digits where weights differ by up to a thousand, 24 two to four.
     """
     pi = np.asarray(pi, dtype=np.float64)
     v = np.broadcast_to(np.asarray(v, dtype=np.float64), pi.shape)
