@@ -1,0 +1,39 @@
+"""Train a model of your own on tensors of your own, under a time budget.
+
+python examples/my_model_and_data.py
+"""
+
+import torch
+from torch import Tensor, nn
+
+import adelfl as ad
+from adelfl.data import iid
+from adelfl.learning.layers import find_layers
+from adelfl.strategies import Setting, find_strategy
+
+
+def two_rings(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Points on two circles; the label says whether it is the outer one."""
+    angle, outer = torch.rand(samples, generator=generator) * 6.283, torch.arange(samples) % 2
+    radius = 1.0 + outer + 0.2 * torch.randn(samples, generator=generator)
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1), outer
+
+
+def main() -> None:
+    """Print how accurate the model is when the time is over."""
+    torch.set_num_threads(1)  # quicker for small models
+    luck = torch.manual_seed(0)
+    dataset = ad.Dataset.from_arrays(*two_rings(3000, luck), *two_rings(1000, luck), name="rings")
+    model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
+    layers = find_layers(model, torch.from_numpy(dataset.x_train[:2]))
+    fleet = ad.Fleet.lognormal(20, compute=16.0, sigma=0.5, seed=0)
+    setting = Setting(fleet, layers=len(layers), rounds=100, budget=60.0, batch=16, learning_rate=ad.ConstantRate(0.3))
+    partition = iid(dataset.y_train, fleet.size, seed=0)
+    for method in ("adel", "drop"):
+        strategy = find_strategy(method)(setting)
+        result = ad.simulate(ad.Experiment(dataset, partition, model, layers, strategy, seed=0))
+        print(f"{method}: {result['final_accuracy']:.1%} after {result['time']:.0f} virtual seconds")
+
+
+if __name__ == "__main__":
+    main()
