@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo flower-demo test test-slow lint bench reproduce clean help
+.PHONY: demo docs flower-demo test test-slow lint bench reproduce clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ test: lint ## lint, types and the fast tests: what CI runs
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
+docs: $(READY) ## the site below site/: open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 bench: $(READY) ## side-by-side measurements
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/planner.py
@@ -52,4 +55,4 @@ reproduce: $(READY) ## the paper's experiments at cpu scale; takes hours, and go
 	$(if $(ADELFL_DATA),ADELFL_DATA='$(ADELFL_DATA)') $(BIN)/adelfl reproduce all --out docs/results --page docs/reproduction.md
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.png .bench-envs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.png site .bench-envs

@@ -1,23 +1,139 @@
 """What the documents show is what the program does."""
 
+import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from small_worlds import sets, typed
+import pytest
+import typer
 
 from adelfl import InverseDecay
 from adelfl.cli import app
 from adelfl.config.run import RunFile, load_run
 from adelfl.planner import Constants
+from adelfl.runner import start
 
 REPO = Path(__file__).parents[2]
+PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]
+PAGES += sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs").rglob("*.md"))
+SCRIPTS = ["plan_a_fleet", "compare_methods", "my_model_and_data", "my_latency"]
 
 
 def blocks(name: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (REPO / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = (REPO / name).read_text(encoding="utf-8")
+    # A line --8<-- "FILE" stands for that file.
+    text = re.sub(r'^--8<-- "(.+)"$', lambda m: (REPO / m[1]).read_text(encoding="utf-8").rstrip(), text, flags=re.M)
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder as a reader has it: the examples, and the run of a comparison."""
+    folder = tmp_path_factory.mktemp("workplace")
+    (folder / "examples").symlink_to(REPO / "examples")
+    start(load_run(None, ["training.rounds=3"]), folder / "runs" / "demo" / "adel-seed0")
+    return folder
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_the_code_of_every_page_runs_from_top_to_bottom(page, workplace, monkeypatch):
+    if "flwr" in "".join(blocks(page, "python")):
+        pytest.importorskip("flwr", reason="the extra adelfl[flower] is not installed")
+    monkeypatch.chdir(workplace)
+    names = {"__name__": "page"}
+    for code in blocks(page, "python"):
+        exec(compile(code, page, "exec"), names)
+
+
+def test_models_and_data_are_found_by_import_path_as_shown(workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    code = blocks("docs/howto/model-and-data.md", "python")[-1]
+    exec(compile(code, "page", "exec"), {})
+    (shown,) = [words for words in commands("docs/howto/model-and-data.md") if "data.factory=mine:make_data" in words]
+    changes = [word for word in shown if word.startswith(("data.", "model."))]
+    result = start(load_run(None, [*changes, "training.rounds=3"]), workplace / "runs" / "mine")
+    assert result["rounds"] == 3
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_examples_are_short_and_run(name, tmp_path):
+    script = REPO / "examples" / f"{name}.py"
+    assert len(script.read_text(encoding="utf-8").splitlines()) < 40
+    words = [str(tmp_path / "out")] if name == "compare_methods" else []
+    found = subprocess.run(
+        [sys.executable, "-W", "error", script, *words], cwd=REPO, capture_output=True, text=True, timeout=240
+    )
+    assert found.returncode == 0, found.stderr
+    assert len(found.stdout.splitlines()) >= 2
+    if words:
+        assert (tmp_path / "out" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_example_is_listed():
+    listed = (REPO / "examples" / "README.md").read_text(encoding="utf-8")
+    for path in (REPO / "examples").iterdir():
+        if path.name not in ("README.md", "__pycache__"):
+            assert f"({path.name})" in listed, path.name
+
+
+def commands(page: str) -> list[list[str]]:
+    """The commands of a page's shell blocks, as words, without variables before them."""
+    found = []
+    for line in "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines():
+        for part in re.split(r";\s+", re.sub(r"(^|\s)#.*", "", line)):
+            words = shlex.split(part)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words.pop(0)
+            if words:
+                found.append(words)
+    return found
+
+
+def options_in(words: list[str]) -> list[str]:
+    """Their options; a synopsis has them in brackets."""
+    return [found[1] for word in words if (found := re.match(r"\[?(--?[a-z][a-z-]*)", word))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")])
+def test_shell_blocks_name_commands_and_options_that_exist(page):
+    ours = typer.main.get_command(app).commands
+    targets = re.findall(r"^([a-z-]+):", (REPO / "Makefile").read_text(encoding="utf-8"), flags=re.M)
+    extras = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for words in commands(page):
+        program, *rest = words
+        if program == "adelfl":
+            assert rest[0] in ours, words
+            known = {o for p in ours[rest[0]].params for o in [*p.opts, *p.secondary_opts]} | {"--help"}
+            assert set(options_in(rest)) <= known, words
+            load_run(None, [value for flag, value in pairwise(rest) if flag == "--set"])
+        elif program == "make":
+            assert rest[0] in targets, words
+        elif program == "python":
+            assert (REPO / rest[0]).is_file(), words
+        elif program == "pytest":
+            assert all((REPO / word).exists() for word in rest if word.endswith(".py")), words
+        elif program == "pip":
+            assert set(",".join(re.findall(r"\[([\w,]+)\]", " ".join(rest))).split(",")) - {""} <= set(extras), words
+        elif program in ("flwr", "flower-superlink", "flower-supernode"):
+            assert set(options_in(rest)) <= options_of_flower(), words
+        else:
+            assert program in ("openssl", "ssh", "ssh-keygen", "echo"), words
+
+
+def options_of_flower() -> set[str]:
+    """All options that Flower's sources name; asking its programs takes seconds each."""
+    if (found := importlib.util.find_spec("flwr")) is None:
+        pytest.skip("the extra adelfl[flower] is not installed")
+    package = Path(found.submodule_search_locations[0])
+    sources = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    return set(re.findall(r'"(--[a-z-]+)"', sources))
 
 
 def test_the_readme_goes_from_a_fleet_to_a_plan(capsys):
@@ -78,7 +194,7 @@ def test_a_pass_is_truncated_as_shown(capsys):
 
 
 def test_the_strategy_in_the_docs_is_the_example_and_is_short():
-    (code,) = blocks("docs/strategies.md", "python")
+    (code,) = blocks("docs/howto/strategy.md", "python")
     assert code == (REPO / "examples" / "fitted_batch.py").read_text(encoding="utf-8")
     assert len(code.splitlines()) < 40
 
@@ -116,7 +232,7 @@ def test_every_command_is_documented():
 
 
 def test_links_lead_somewhere():
-    for page in [REPO / "README.md", REPO / "CONTRIBUTING.md", *(REPO / "docs").glob("*.md")]:
+    for page in [REPO / page for page in PAGES]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
