@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -80,6 +81,30 @@ def test_every_public_name_is_in_the_reference(site):
     for name in adelfl.__all__:
         if name != "__version__":
             assert f"{adelfl._HOME[name]}.{name}" in anchors, name
+
+
+@with_mkdocs
+@pytest.mark.slow
+def test_opened_from_files_it_is_searched_and_asks_nobody(site):
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no Chromium")
+    asked, troubles = [], []
+    with playwright.sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda trouble: troubles.append(str(trouble)))
+        page.goto((site / "index.html").as_uri())
+        page.fill("input.md-search__input", "straggler")
+        playwright.expect(page.locator(".md-search-result__item").first).to_contain_text("traggler", timeout=20_000)
+        for name in ("concepts.html", "reference/planning.html", "howto/flower.html"):
+            page.goto((site / name).as_uri())
+            page.wait_for_load_state("networkidle")
+        browser.close()
+    assert not troubles
+    assert not [url for url in asked if not url.startswith("file:")]
 
 
 def entries(tree):
