@@ -97,8 +97,11 @@ def test_opened_from_files_it_is_searched_and_asks_nobody(site):
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda trouble: troubles.append(str(trouble)))
         page.goto((site / "index.html").as_uri())
-        page.fill("input.md-search__input", "straggler")
-        playwright.expect(page.locator(".md-search-result__item").first).to_contain_text("traggler", timeout=20_000)
+        query = page.locator("input.md-search__input")
+        query.focus()  # the index is read now
+        playwright.expect(page.locator(".md-search-result__meta")).to_contain_text("Type to start", timeout=60_000)
+        query.press_sequentially("straggler")
+        playwright.expect(page.locator(".md-search-result__item").first).to_contain_text("traggler", timeout=60_000)
         for name in ("concepts.html", "reference/planning.html", "howto/flower.html"):
             page.goto((site / name).as_uri())
             page.wait_for_load_state("networkidle")
