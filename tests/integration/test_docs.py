@@ -10,9 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from small_worlds import sets, typed
 import pytest
 import typer
+from small_worlds import sets, typed
 
 from adelfl import InverseDecay
 from adelfl.cli import app
