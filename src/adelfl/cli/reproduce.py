@@ -94,7 +94,12 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
         from adelfl.report.curves import draw_study
 
         titles = [cell.title for cell in study.cells if cell.key in study.headline]
-        panels = [panel for panel in outcome.contenders() if panel[0] in titles]
+        panels = [
+            # Variants of a plan are for the tables.
+            (title, [c for c in contenders if not c.name.startswith("adel[")])
+            for title, contenders in outcome.contenders()
+            if title in titles
+        ]
         save(draw_study(panels, study.title, deadlines=False), stem.with_name(f"{stem.name}-headline.png"), dpi=110)
 
 
