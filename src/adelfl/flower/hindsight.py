@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -55,7 +56,5 @@ def spread_of(current: Round, shape: Shape, rate: float, sigma2: Floats) -> Spre
             changes = [np.asarray(u.changes[name], dtype=np.float64) / rate for u in found]
             squares[l] += sum(float(np.square(change).sum()) for change in changes)
             of_sum[l] += float(np.square(sum(changes)).sum()) if changes else 0.0
-    n = np.where(count >= 2, count, np.nan)
-    between = np.maximum((squares - of_sum / n) / (n - 1.0), 0.0)
-    nothing = np.full(L, np.nan)
-    return Spread(nothing, between - sigma2 * noise / n, of_sum / n**2 - between / n, nothing)
+    seen = Spread.from_devices(count, sigma2, noise, squares, of_sum)
+    return replace(seen, sigma2=np.full(L, np.nan))

@@ -71,12 +71,23 @@ class Spread:
             Σ_u ‖h_u‖² and ‖Σ_u h_u‖².
         """
         n = np.asarray(devices, dtype=np.float64)
+        sigma2 = np.maximum(np.asarray(one_sample) / np.where(n >= 2, n, np.nan), _TINY)
+        return cls.from_devices(devices, sigma2, noise, squares, square_of_sum)
+
+    @classmethod
+    def from_devices(
+        cls, devices: ArrayLike, sigma2: Floats, noise: ArrayLike, squares: ArrayLike, square_of_sum: ArrayLike
+    ) -> Spread:
+        """From one gradient of each of some devices, where the variance of one sample is known; as :meth:`from_pairs`.
+
+        ``noise`` is Σ_u of one over the samples behind each gradient.
+        """
+        n = np.asarray(devices, dtype=np.float64)
         seen = np.where(n >= 2, n, np.nan)
-        sigma2 = np.maximum(np.asarray(one_sample) / seen, _TINY)
         between = np.maximum((np.asarray(squares) - np.asarray(square_of_sum) / seen) / (seen - 1.0), 0.0)
         zeta2 = between - sigma2 * np.asarray(noise) / seen
-        mean2 = np.asarray(square_of_sum) / seen**2
-        return cls(sigma2, zeta2, mean2 - between / seen, np.full_like(sigma2, np.nan))
+        norm2 = np.asarray(square_of_sum) / seen**2 - between / seen
+        return cls(np.where(n >= 2, sigma2, np.nan), zeta2, norm2, np.full(n.shape, np.nan))
 
     @classmethod
     def guess(cls, layers: int, sigma2: float, G2: ArrayLike, curvature: float) -> Spread:
