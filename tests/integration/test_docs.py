@@ -35,7 +35,10 @@ def workplace(tmp_path_factory):
     """A folder as a reader has it: the examples, and the run of a comparison."""
     folder = tmp_path_factory.mktemp("workplace")
     (folder / "examples").symlink_to(REPO / "examples")
-    start(load_run(None, ["training.rounds=3"]), folder / "runs" / "demo" / "adel-seed0")
+    for name in ("adel", "salf"):
+        start(
+            load_run(None, ["training.rounds=3", f"strategy.name={name}"]), folder / "runs" / "demo" / f"{name}-seed0"
+        )
     return folder
 
 
@@ -120,7 +123,7 @@ def test_shell_blocks_name_commands_and_options_that_exist(page):
         elif program in ("flwr", "flower-superlink", "flower-supernode"):
             assert set(options_in(rest)) <= options_of_flower(), words
         else:
-            assert program in ("openssl", "ssh", "ssh-keygen", "echo"), words
+            assert program in ("tensorboard", "openssl", "ssh", "ssh-keygen", "echo"), words
 
 
 def options_of_flower() -> set[str]:
