@@ -2,8 +2,8 @@
 
     python docs/draw_concepts.py [--out docs/img]
 
-Nothing in them is drawn by hand: layer times come from the latency model, plans from the planner, and the last picture
-from runs of the simulator (about a minute).
+Layer times come from the latency model, plans from the planner, and the last picture from runs of the simulator (about
+a minute); only the sketch of a device is drawn by hand.
 """
 
 from __future__ import annotations

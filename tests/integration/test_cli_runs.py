@@ -7,18 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from small_worlds import Answer, everything_below, kept_bytes, sets, typed
+from small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 from adelfl import errors
 from adelfl.report.comparison import standard_error
 
-SMALL = (
-    "fleet.devices=6",
-    "model.hidden=[5]",
-    "training.rounds=8",
-    "training.depth=0.6",
-    "training.evaluations=3",
-)
 small = sets(SMALL)
 
 

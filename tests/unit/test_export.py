@@ -7,20 +7,13 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from small_worlds import kept_bytes, sets, typed
+from small_worlds import SMALL, kept_bytes, sets, typed
 
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.export.entry import Source
 from adelfl.export.logs import Logs, export_run, find_target
 from adelfl.record import RunRecord, RunWriter
 
-SMALL = (
-    "fleet.devices=6",
-    "model.hidden=[5]",
-    "training.rounds=8",
-    "training.depth=0.6",
-    "training.evaluations=3",
-)
 ABOUT = {
     "config": {
         "training": {"local_iterations": 2, "seed": 3},

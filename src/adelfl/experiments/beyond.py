@@ -19,7 +19,6 @@ _WORDS = {
 }
 _OURS = (PAPER, TIGHT, PER_ROUND, LEARNING)
 _EVERYBODY = ("wait", "drop", "salf", "heterofl", *_OURS, "oracle")
-_PLANNED = ("salf", *_OURS, "oracle")
 
 _PARTITIONS = {
     "iid": ("IID", ("data.partition=iid",)),
