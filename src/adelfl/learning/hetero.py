@@ -14,7 +14,7 @@ from adelfl.learning.submodel import Submodel, load, shrink
 from adelfl.learning.work import Engine, RoundWork
 
 
-class Hetero:
+class Hetero(Engine):
     """Runs another engine once per width, on submodels, and merges by coordinate."""
 
     def __init__(self, model: nn.Module, build: Callable[[nn.Module], Engine]) -> None:

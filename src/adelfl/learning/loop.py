@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer
-from adelfl.learning.work import Ints, RoundWork, Samples
+from adelfl.learning.work import Engine, Ints, RoundWork, Samples
 from adelfl.updates import Merge
 
 
@@ -38,7 +38,7 @@ class Local:
     loss: float
 
 
-class Loop:
+class Loop(Engine):
     """Each device trains for itself from the round's weights; then w^l ← w^l + Σ_u A[u,l] (w_u^l − w^l)."""
 
     name = "loop"

@@ -1,6 +1,7 @@
 """The operations that the fused engine knows: each goes forward, and back for a prefix of the rows.
 
 Going back is split in two: the gradient of the input, plain, and those of the parameters, each row with a weight.
+``forget`` lets go of what was kept for the way back: the next pass then finds the same memory, still in the caches.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.nn import functional
 from adelfl.learning.submodel import Scaler
 
 _ATEN = torch.ops.aten
-_MANY_CHANNELS = 8
+_VECTOR = 8  # numbers that CPUs work on at a time
 
 
 def is_known(module: nn.Module) -> bool:
@@ -30,23 +31,50 @@ def is_known(module: nn.Module) -> bool:
     return True
 
 
+def _first(x: Tensor, rows: int) -> Tensor:
+    """The first rows; slicing takes its time even where nothing is cut off."""
+    return x if x.shape[0] == rows else x[:rows]
+
+
+def _weighed(delta: Tensor, row_weight: Tensor | None) -> Tensor:
+    """Each row times its weight; as it is without weights."""
+    return delta if row_weight is None else delta * row_weight.view(-1, *([1] * (delta.dim() - 1)))
+
+
 @dataclass
 class _Linear:
+    """Rows last in memory where the outputs do not fill vectors: quicker on CPUs then, and slower otherwise."""
+
     module: nn.Linear
+
+    def __post_init__(self) -> None:
+        m = self.module
+        # The same memory; a module looks for its parameters by name whenever it is asked.
+        self.weight = m.weight.detach()
+        self.bias: Tensor | None = m.bias.detach() if isinstance(m.bias, Tensor) else None
+        self.rows_last = m.out_features % _VECTOR != 0 and m.weight.device.type == "cpu"
 
     def forward(self, x: Tensor) -> Tensor:
         self.x = x
-        return functional.linear(x, self.module.weight, self.module.bias)
+        if not self.rows_last:
+            return functional.linear(x, self.weight, self.bias)
+        turned = x.t()
+        if self.bias is None:
+            return torch.mm(self.weight, turned).t()
+        return torch.addmm(self.bias[:, None], self.weight, turned).t()
 
     def input_grad(self, delta: Tensor) -> Tensor:
-        return delta @ self.module.weight
+        return torch.mm(delta, self.weight)
 
-    def grads(self, delta: Tensor, row_weight: Tensor) -> list[Tensor]:
-        weighted = delta * row_weight[:, None]
-        found = [weighted.t() @ self.x[: delta.shape[0]]]
-        if self.module.bias is not None:
+    def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
+        weighted = _weighed(delta, row_weight)
+        found = [torch.mm(weighted.t(), _first(self.x, delta.shape[0]))]
+        if self.bias is not None:
             found.append(weighted.sum(0))
         return found
+
+    def forget(self) -> None:
+        del self.x
 
 
 @dataclass
@@ -56,7 +84,7 @@ class _Conv:
     module: nn.Conv2d
 
     def __post_init__(self) -> None:
-        many = self.module.out_channels % _MANY_CHANNELS == 0
+        many = self.module.out_channels % _VECTOR == 0
         self.format = torch.channels_last if many else torch.contiguous_format
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,13 +103,16 @@ class _Conv:
 
     def input_grad(self, delta: Tensor) -> Tensor:
         delta = delta.contiguous(memory_format=self.format)
-        return self._backward(delta, self.x[: delta.shape[0]], [True, False, False])[0]
+        return self._backward(delta, _first(self.x, delta.shape[0]), [True, False, False])[0]
 
-    def grads(self, delta: Tensor, row_weight: Tensor) -> list[Tensor]:
-        weighted = (delta * row_weight.view(-1, 1, 1, 1)).contiguous(memory_format=self.format)
-        x = self.x[: delta.shape[0]]
+    def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
+        weighted = _weighed(delta, row_weight).contiguous(memory_format=self.format)
+        x = _first(self.x, delta.shape[0])
         _, weight, bias = self._backward(weighted, x, [False, True, self.module.bias is not None])
         return [weight] if self.module.bias is None else [weight, bias]
+
+    def forget(self) -> None:
+        del self.x
 
 
 @dataclass
@@ -142,11 +173,13 @@ class _ConvRowsLast:
             grad[y : y + h] += band
         return grad[top : top + height].permute(3, 2, 0, 1)
 
-    def grads(self, delta: Tensor, row_weight: Tensor) -> list[Tensor]:
+    def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
         m, n = self.module, delta.shape[0]
         d, x = _rows_last(delta), self.x[..., :n]
-        bias = d.sum((0, 1)) @ row_weight
-        if x.numel() < d.numel():  # weigh what is smaller
+        bias = d.sum((0, 1)).sum(1) if row_weight is None else d.sum((0, 1)) @ row_weight
+        if row_weight is None:
+            pass
+        elif x.numel() < d.numel():  # weigh what is smaller
             x = x * row_weight
         else:
             d = d * row_weight
@@ -156,6 +189,9 @@ class _ConvRowsLast:
             weight += torch.bmm(d[y], windows[y].transpose(1, 2)).sum(0)
         weight = weight.view(m.out_channels, self.kw, self.kh, m.in_channels).permute(0, 3, 2, 1)
         return [weight] if m.bias is None else [weight, bias]
+
+    def forget(self) -> None:
+        del self.x
 
 
 def _rows_last(x: Tensor) -> Tensor:
@@ -169,7 +205,7 @@ def _rows_last(x: Tensor) -> Tensor:
 def _conv(module: nn.Conv2d) -> _Conv | _ConvRowsLast:
     """The quicker way for the convolution's shape: a fixed rule, so that a run can be repeated to the last bit."""
     simple = module.groups == 1 and all(s == 1 for s in (*module.stride, *module.dilation))
-    few = module.in_channels == 1 or module.out_channels % _MANY_CHANNELS != 0
+    few = module.in_channels == 1 or module.out_channels % _VECTOR != 0
     return _ConvRowsLast(module) if simple and few and module.weight.device.type == "cpu" else _Conv(module)
 
 
@@ -210,13 +246,15 @@ class _GroupNorm:
     def input_grad(self, delta: Tensor) -> Tensor:
         return self._backward(delta, [True, False, False])[0]
 
-    def grads(self, delta: Tensor, row_weight: Tensor) -> list[Tensor]:
+    def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
         if not self.module.affine:
             return []
         # All three, though the first is not needed: with channels last torch's kernel crashes without it (2.13).
-        weighted = delta * row_weight.view(-1, *([1] * (delta.dim() - 1)))
-        _, weight, bias = self._backward(weighted, [True, True, True])
+        _, weight, bias = self._backward(_weighed(delta, row_weight), [True, True, True])
         return [weight, bias]
+
+    def forget(self) -> None:
+        del self.x, self.mean, self.rstd
 
 
 @dataclass
@@ -224,12 +262,15 @@ class _ReLU:
     module: nn.ReLU
 
     def forward(self, x: Tensor) -> Tensor:
-        self.out = torch.relu(x)
+        self.out = torch.relu_(x)  # in place: no operation here needs its own output to go back
         return self.out
 
     def input_grad(self, delta: Tensor) -> Tensor:
-        found: Tensor = _ATEN.threshold_backward(delta, self.out[: delta.shape[0]], 0)
+        found: Tensor = _ATEN.threshold_backward.default(delta, _first(self.out, delta.shape[0]), 0)
         return found
+
+    def forget(self) -> None:
+        del self.out
 
 
 @dataclass
@@ -273,6 +314,13 @@ class _MaxPool:
         _share(lower, c, d, to_c, to_d)
         return grad.permute(3, 2, 0, 1)
 
+    def forget(self) -> None:
+        del self.x
+        if self.by_slices:
+            del self.upper, self.lower
+        else:
+            del self.indices
+
 
 def _share(delta: Tensor, first: Tensor, second: Tensor, to_first: Tensor, to_second: Tensor) -> None:
     """Give the gradient to the larger of two; to the first if they are equal, like torch's kernel."""
@@ -297,6 +345,9 @@ class _Flatten:
     def input_grad(self, delta: Tensor) -> Tensor:
         return delta.reshape(delta.shape[0], *self.shape)
 
+    def forget(self) -> None:
+        pass
+
 
 @dataclass
 class _Scale:
@@ -307,6 +358,9 @@ class _Scale:
 
     def input_grad(self, delta: Tensor) -> Tensor:
         return delta / self.module.width
+
+    def forget(self) -> None:
+        pass
 
 
 STEPS: dict[type[nn.Module], Any] = {

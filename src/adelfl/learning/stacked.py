@@ -17,12 +17,12 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer
-from adelfl.learning.work import RoundWork, Samples
+from adelfl.learning.work import Engine, RoundWork, Samples
 
 _CHUNK_BYTES = 256 << 20
 
 
-class Stacked:
+class Stacked(Engine):
     """Vectorised local SGD over devices; for models whose samples do not influence each other."""
 
     name = "stacked"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +32,8 @@ class Samples:
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
         self._flat, self._shape = x.flatten(1), x.shape[1:]
+        self._labels = y.cpu().numpy()
+        self._elsewhere = x.device.type != "cpu"
 
     @property
     def device(self) -> torch.device:
@@ -38,8 +42,21 @@ class Samples:
 
     def take(self, rows: Ints) -> tuple[Tensor, Tensor]:
         """Inputs and labels of some samples, in that order."""
-        index = torch.from_numpy(rows).to(self.device)
-        return self._flat.index_select(0, index).view(-1, *self._shape), self.y.index_select(0, index)
+        index, labels = self.labelled(rows)
+        return self.inputs(index), labels
+
+    def labelled(self, rows: Ints) -> tuple[Tensor, Tensor]:
+        """Some samples as :meth:`inputs` wants them, and their labels."""
+        return self.tensor(rows), self.tensor(self._labels[rows])
+
+    def tensor(self, values: NDArray[Any]) -> Tensor:
+        """An array where the samples are; ``to`` takes its time even where it has nothing to do."""
+        found = torch.from_numpy(values)
+        return found.to(self.device) if self._elsewhere else found
+
+    def inputs(self, index: Tensor) -> Tensor:
+        """Inputs of some samples, in that order."""
+        return self._flat.index_select(0, index).view(-1, *self._shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +100,7 @@ class RoundWork:
     def deepest_first(self) -> RoundWork:
         """The same work for the devices that contribute, sorted by depth."""
         z = self.progress.z
-        if self.contributes.all() and (z[1:] <= z[:-1]).all():
+        if (z[1:] <= z[:-1]).all() and self.contributes.all():
             return self
         chosen = np.flatnonzero(self.contributes)
         return self.only(chosen[np.argsort(-z[chosen], kind="stable")])
@@ -106,11 +123,15 @@ class RoundWork:
         )
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Computes a round: changes the model's weights in place, gives the mean loss of those who contributed."""
 
     name: str
 
+    @abstractmethod
     def run(self, work: RoundWork) -> float:
         """Do one round's local work and merge it. NaN if nobody contributed."""
-        ...
+
+    def prepare(self, work: RoundWork) -> Callable[[], float]:
+        """Do what can be done before the round's weights are known; calling the result does the rest."""
+        return partial(self.run, work)

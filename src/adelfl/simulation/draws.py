@@ -19,7 +19,7 @@ Bools = NDArray[np.bool_]
 def draw_cohort(setting: Setting, seed: int, t: int) -> Ints:
     """The devices of round t in ascending order: all of them, or a random cohort."""
     if setting.cohort is None or setting.cohort == setting.devices:
-        return np.arange(setting.devices)
+        return setting.everybody
     chosen = rng_for(seed, "cohort", t).choice(setting.devices, setting.cohort, replace=False, shuffle=False)
     return np.sort(chosen)
 
@@ -53,9 +53,10 @@ def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: In
     """
     setting = strategy.setting
     L, E = setting.layers, setting.local_iterations
-    asked, nothing = orders.batch > 0, np.full(devices.size, np.nan)
+    asked = orders.batch > 0
     if orders.guaranteed:
-        return Drawn(_everything(asked, L, E), orders.deadline, np.zeros(devices.size), nothing)
+        unseen = np.full(devices.size, np.nan)
+        return Drawn(_everything(asked, L, E), orders.deadline, np.zeros(devices.size), unseen)
     takes_part = asked & world.there(devices, t, now)
     cost = orders.batch if orders.width is None else orders.batch * orders.width**2
     rng = rng_for(world.seed, "latency", t)
@@ -104,10 +105,10 @@ def draw_rows(
     most = int(sizes.max(initial=0))
     start = partition.offsets[devices]
     held = partition.offsets[devices + 1] - start
-    used: Bools = np.arange(most) < sizes[:, None]
+    used: Bools | None = None if (sizes == most).all() else np.arange(most) < sizes[:, None]
     found = []
     for iteration in range(iterations):
         luck = rng_for(seed, "batch", t, iteration).random((most, devices.size))
         position = start + (luck * held).astype(np.int64)  # luck ≤ 1 − 2⁻⁵³, so luck · held < held, rounded or not
-        found.append(partition.indices[position.T[used]])
+        found.append(partition.indices[position.T.ravel() if used is None else position.T[used]])
     return tuple(found)

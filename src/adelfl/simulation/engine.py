@@ -148,6 +148,7 @@ class _Round:
     start: float
     end: float
     work: RoundWork | None  # None if nobody contributes
+    train: Callable[[], float] | None
     row: dict[str, Any]
     looked_at: bool  # whether the strategy wants to know of the gradients before it goes on
 
@@ -263,7 +264,9 @@ class _Run:
         }
         if devices.size < s.devices:
             row["devices"] = devices.tolist()
-        return _Round(t, now, end, work if work.contributes.any() else None, row, strategy.looks_at(t))
+        if not work.contributes.any():
+            return _Round(t, now, end, None, None, row, strategy.looks_at(t))
+        return _Round(t, now, end, work, self.engine.prepare(work), row, strategy.looks_at(t))
 
     def _learn_again(self, rounds: int) -> None:
         """Let the strategy see what an interrupted run had seen: the rounds over again, with nothing trained."""
@@ -287,10 +290,10 @@ class _Run:
 
     def _train(self, r: _Round) -> float | None:
         """Do the round's local work and merge it; the mean loss of those who contributed, if anybody did."""
-        if r.work is None:
+        if r.train is None:
             return None
         try:
-            loss = self.engine.run(r.work)
+            loss = r.train()
         except ValueError as trouble:
             if "more than 1 value per channel" not in str(trouble):
                 raise
@@ -299,7 +302,7 @@ class _Run:
             ) from None
         if not math.isfinite(loss):
             raise TrainingError(
-                f"the training loss became {loss} in round {r.t + 1}; lower the learning rate (now {r.work.eta:g})"
+                f"the training loss became {loss} in round {r.t + 1}; lower the learning rate (now {self.eta[r.t]:g})"
             )
         return loss
 

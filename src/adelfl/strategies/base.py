@@ -83,6 +83,13 @@ class Setting:
         return self.constants.spread_of(self.layers)
 
     @cached_property
+    def everybody(self) -> Ints:
+        """0, 1, …, N − 1; not to be changed."""
+        found = np.arange(self.devices)
+        found.flags.writeable = False
+        return found
+
+    @cached_property
     def group(self) -> Ints:
         """The group of each device, shape (N,)."""
         return np.repeat(np.arange(self.fleet.groups), self.fleet.count)
