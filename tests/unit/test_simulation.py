@@ -158,9 +158,8 @@ def test_a_larger_batch_extends_a_smaller_one(small, extra):
     devices = np.array([0, 2, 5, 6])
     small = np.array(small)
     large = small + extra
-    for one, other in zip(
-        draw_rows(partition, 3, 8, devices, small, 2), draw_rows(partition, 3, 8, devices, large, 2), strict=True
-    ):
+    (few,), (many,) = (draw_rows(partition, 3, [(8, devices, sizes)], 2) for sizes in (small, large))
+    for one, other in zip(few, many, strict=True):
         assert (one.size, other.size) == (small.sum(), large.sum())
         for u in range(4):
             mine = one[small[:u].sum() : small[: u + 1].sum()]
@@ -169,9 +168,28 @@ def test_a_larger_batch_extends_a_smaller_one(small, extra):
             assert np.isin(longer, partition[devices[u]]).all()
 
 
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.data())
+def test_samples_do_not_depend_on_which_rounds_are_drawn_at_once(data):
+    partition = iid(dataset_of((1, 4, 4)).y_train, 7, 0)
+    rounds = []
+    for t in range(data.draw(st.integers(1, 5))):
+        devices = np.array(sorted(data.draw(st.sets(st.integers(0, 6), min_size=1))))
+        rounds.append(
+            (t, devices, np.array(data.draw(st.lists(st.integers(0, 9), min_size=devices.size, max_size=devices.size))))
+        )
+    together = draw_rows(partition, 3, rounds, 2)
+    apart = [draw_rows(partition, 3, [one], 2)[0] for one in rounds]
+    for (_, _, sizes), some, same in zip(rounds, together, apart, strict=True):
+        for one, other in zip(some, same, strict=True):
+            assert one.size == sizes.sum()
+            assert np.array_equal(one, other)
+
+
 def test_samples_are_drawn_evenly_and_with_replacement():
     partition = iid(np.zeros(24, dtype=int), 3, 0)
-    drawn = np.concatenate([draw_rows(partition, 0, t, np.array([1]), np.array([16]), 1)[0] for t in range(500)])
+    rounds = [(t, np.array([1]), np.array([16])) for t in range(500)]
+    drawn = np.concatenate([rows for (rows,) in draw_rows(partition, 0, rounds, 1)])
     counts = np.array([(drawn == sample).sum() for sample in partition[1]])
     assert counts.sum() == 8000
     # Each of 8 samples is binomial(8000, 1/8): standard deviation 29.6.
@@ -297,7 +315,7 @@ def test_partial_iterations_follow_the_rule_of_the_specification(momentum):
     for t in range(setting.rounds):
         orders = Orders(T, np.full(5, S))
         progress, _ = draw_progress(setting, Exponential(), experiment.seed, t, devices, orders)
-        rows = draw_rows(experiment.partition, experiment.seed, t, devices, orders.batch, E)
+        (rows,) = draw_rows(experiment.partition, experiment.seed, [(t, devices, orders.batch)], E)
         update = {}
         for u in devices:
             local = [[p.clone() for p in pair] for pair in w]

@@ -193,7 +193,7 @@ def test_a_device_that_sits_out_changes_nothing_in_the_merge(engine, iterations,
     devices = np.arange(5)
     orders = strategy.orders(0, devices)
     progress, _ = draw_progress(setting, Exponential(), 1, 0, devices, orders)
-    rows = draw_rows(experiment.partition, 1, 0, devices, orders.batch, iterations)
+    (rows,) = draw_rows(experiment.partition, 1, [(0, devices, orders.batch)], iterations)
     work = RoundWork(rows, orders.batch, strategy.weights(0, progress), progress, 0.1)
     assert progress.z.any()
 

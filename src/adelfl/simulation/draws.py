@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,19 +97,42 @@ def _everything(takes_part: Bools, layers: int, iterations: int) -> Progress:
 
 
 def draw_rows(
-    partition: Partition, seed: int, t: int, devices: Ints, sizes: Ints, iterations: int
-) -> tuple[NDArray[np.int64], ...]:
+    partition: Partition, seed: int, rounds: Sequence[tuple[int, Ints, Ints]], iterations: int
+) -> list[tuple[Ints, ...]]:
     """Samples with replacement for each device and local iteration, device after device.
 
-    Draw s of device u is the same number whatever the batch sizes are, so a larger batch extends a smaller one.
+    Draw s of device u in round t is the same number whatever the batch sizes are, so a larger batch extends a smaller
+    one, and whichever rounds are drawn at once.
+
+    Parameters
+    ----------
+    partition : Partition
+        Who holds what.
+    seed : int
+        Of the run.
+    rounds : sequence of (int, ndarray of int, ndarray of int)
+        Round t, its devices and their batch sizes.
+    iterations : int
+        E.
+
+    Returns
+    -------
+    list of tuple of ndarray of int
+        For each round and local iteration, Σ_u S_u positions in the training set.
     """
-    most = int(sizes.max(initial=0))
-    start = partition.offsets[devices]
-    held = partition.offsets[devices + 1] - start
-    used: Bools | None = None if (sizes == most).all() else np.arange(most) < sizes[:, None]
-    found = []
-    for iteration in range(iterations):
-        luck = rng_for(seed, "batch", t, iteration).random((most, devices.size))
-        position = start + (luck * held).astype(np.int64)  # luck ≤ 1 − 2⁻⁵³, so luck · held < held, rounded or not
-        found.append(partition.indices[position.T.ravel() if used is None else position.T[used]])
-    return tuple(found)
+    luck, who, sizes = [], [], []
+    for t, devices, batch in rounds:
+        most = int(batch.max(initial=0))
+        used: Bools | None = None if (batch == most).all() else np.arange(most) < batch[:, None]
+        for iteration in range(iterations):
+            drawn = rng_for(seed, "batch", t, iteration).random((most, devices.size)).T
+            luck.append(drawn.ravel() if used is None else drawn[used])
+            who.append(devices)
+            sizes.append(batch)
+    everyone, many = np.concatenate(who), np.concatenate(sizes)
+    start = partition.offsets[everyone]
+    held = np.repeat(partition.offsets[everyone + 1] - start, many)
+    # luck ≤ 1 − 2⁻⁵³, so luck · held < held, rounded or not
+    rows = partition.indices[np.repeat(start, many) + (np.concatenate(luck) * held).astype(np.int64)]
+    parts = np.split(rows, np.cumsum([v.size for v in luck])[:-1])
+    return [tuple(parts[k : k + iterations]) for k in range(0, len(parts), iterations)]

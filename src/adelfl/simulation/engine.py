@@ -6,26 +6,25 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from adelfl.clock import VirtualClock, monotonic
-from adelfl.data import Dataset, Partition
 from adelfl.errors import AdelError, ConfigError
-from adelfl.learning.engines import EngineName, LocalWork, build_engine, find_device
+from adelfl.learning.engines import build_engine, find_device
 from adelfl.learning.estimate import look_at
 from adelfl.learning.hetero import Hetero
-from adelfl.learning.layers import Layer
-from adelfl.learning.work import Engine, RoundWork, Samples
+from adelfl.learning.work import RoundWork, Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter, Weights
 from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
+from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.world import World
-from adelfl.strategies.base import Outcome, Strategy
+from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Strategy
 from adelfl.strategies.heterofl import WIDTHS
 from adelfl.summary import Summary
 from adelfl.theory.spread import Spread
@@ -37,68 +36,6 @@ _AHEAD, _AHEAD_SAMPLES = 16, 1 << 20  # rounds, and their samples, that are draw
 
 class TrainingError(AdelError):
     """Training broke down: a loss or a weight is not a finite number."""
-
-
-@dataclass(frozen=True, eq=False)
-class Experiment:
-    """One run, ready to go.
-
-    Attributes
-    ----------
-    dataset : Dataset
-        What is learned.
-    partition : Partition
-        Who holds which training samples, one entry per device.
-    model : nn.Module
-        At its initial weights; a run trains a copy.
-    layers : tuple of Layer
-        Its layers, input side first.
-    strategy : Strategy
-        Deadlines, batch sizes, merge.
-    seed : int
-        Of the run's luck.
-    local : LocalWork
-        Local iterations, regularisation, momentum.
-    engine : str
-        "auto", "fused", "stacked" or "loop".
-    device : str
-        Torch device.
-    evaluations : int
-        How often accuracy is measured, evenly over the budget.
-    world : World, optional
-        What really happens to the devices; by default what the strategy's setting says.
-    make_engine : callable, optional
-        Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
-    """
-
-    dataset: Dataset
-    partition: Partition
-    model: nn.Module
-    layers: tuple[Layer, ...]
-    strategy: Strategy
-    seed: int
-    local: LocalWork = field(default_factory=LocalWork)
-    engine: EngineName = "auto"
-    device: str = "cpu"
-    evaluations: int = 50
-    world: World | None = None
-    make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
-
-    def __post_init__(self) -> None:
-        devices = self.strategy.setting.devices
-        if len(self.partition) != devices:
-            raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")
-        if self.partition.samples != self.dataset.y_train.size:
-            raise ConfigError(
-                f"the partition is of {self.partition.samples} samples, "
-                f"but the training set has {self.dataset.y_train.size}"
-            )
-        if self.world is not None and self.world.fleet.size != devices:
-            raise ConfigError(f"the world has {self.world.fleet.size} devices, the strategy's fleet {devices}")
-        if self.strategy.setting.layers != len(self.layers):
-            raise ConfigError(
-                f"the strategy counts {self.strategy.setting.layers} layers, the model {len(self.layers)}"
-            )
 
 
 Report = Callable[[dict[str, Any]], None]
@@ -142,27 +79,26 @@ def simulate(
 
 @dataclass(frozen=True, eq=False)
 class _Round:
-    """A round before it is trained: when it is, what there is to do, and all of its row but what training tells."""
+    """A round before it is trained: when it is, who does what, and all of its row but what training tells."""
 
     t: int
     start: float
     end: float
-    work: RoundWork | None  # None if nobody contributes
-    train: Callable[[], float] | None
+    devices: Ints
+    orders: Orders
+    progress: Progress
+    A: Floats
     row: dict[str, Any]
     looked_at: bool  # whether the strategy wants to know of the gradients before it goes on
 
 
-def _next_few(rounds: Iterator[_Round]) -> deque[_Round]:
-    """Some rounds at a time: training sweeps the processor's caches, and after it small things take far longer."""
-    found: deque[_Round] = deque()
-    samples = 0
-    for r in rounds:
-        found.append(r)
-        samples += sum(r.row["batch"])
-        if r.looked_at or len(found) == _AHEAD or samples >= _AHEAD_SAMPLES:
-            break
-    return found
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """A round that can be trained."""
+
+    round: _Round
+    work: RoundWork
+    train: Callable[[], float] | None  # None if nobody contributes
 
 
 class _Run:
@@ -193,7 +129,7 @@ class _Run:
         rounds = self._rounds(0 if checkpoint is None else checkpoint.round, clock.now())
         if checkpoint is not None:
             self._learn_again(checkpoint.round)
-        upcoming = _next_few(rounds)
+        upcoming = self._next_few(rounds)
         if checkpoint is None:
             self._keep(self._evaluated({"round": 0, "time": 0.0}), 0.0)
         else:
@@ -201,15 +137,16 @@ class _Run:
         saved = monotonic()
         while upcoming:
             began = monotonic()
-            current = upcoming.popleft()
-            seen = self._look(current)
-            loss = self._train(current)
+            ready = upcoming.popleft()
+            current = ready.round
+            seen = self._look(ready)
+            loss = self._train(ready)
             clock.sleep_until(current.end)
             row = current.row | {"train_loss": loss}
             if seen is not None:
                 row["gradients"] = seen.to_dict()
                 self.strategy.learn(seen)
-            upcoming = upcoming or _next_few(rounds)
+            upcoming = upcoming or self._next_few(rounds)
             if not upcoming or self._is_due(current):
                 row = self._evaluated(row)
             self._keep(row, monotonic() - began)
@@ -226,6 +163,25 @@ class _Run:
         while (found := self._round(t, now)) is not None:
             yield found
             t, now = t + 1, found.end
+
+    def _next_few(self, rounds: Iterator[_Round]) -> deque[_Ready]:
+        """Some rounds at a time: training sweeps the processor's caches, and after it small things take far longer."""
+        few: list[_Round] = []
+        samples = 0
+        for r in rounds:
+            few.append(r)
+            samples += sum(r.row["batch"])
+            if r.looked_at or len(few) == _AHEAD or samples >= _AHEAD_SAMPLES:
+                break
+        if not few:
+            return deque()
+        e, asked = self.experiment, [(r.t, r.devices, r.orders.batch) for r in few]
+        rows = draw_rows(e.partition, e.seed, asked, self.setting.local_iterations)
+        return deque(self._ready(r, own) for r, own in zip(few, rows, strict=True))
+
+    def _ready(self, r: _Round, rows: tuple[Ints, ...]) -> _Ready:
+        work = RoundWork(rows, r.orders.batch, r.A, r.progress, float(self.eta[r.t]), r.orders.width)
+        return _Ready(r, work, self.engine.prepare(work) if work.contributes.any() else None)
 
     def _round(self, t: int, now: float) -> _Round | None:
         """What will happen in round t; None if there is no such round, or none that fits into the budget."""
@@ -249,8 +205,6 @@ class _Run:
         strategy.observe(
             Outcome(t, devices, orders.batch, progress.z, drawn.seconds, drawn.upload, max(0.0, s.budget - end))
         )
-        rows = draw_rows(e.partition, e.seed, t, devices, orders.batch, s.local_iterations)
-        work = RoundWork(rows, orders.batch, A, progress, float(self.eta[t]), orders.width)
         row = {
             "round": t + 1,
             "time": end,
@@ -264,9 +218,7 @@ class _Run:
         }
         if devices.size < s.devices:
             row["devices"] = devices.tolist()
-        if not work.contributes.any():
-            return _Round(t, now, end, None, None, row, strategy.looks_at(t))
-        return _Round(t, now, end, work, self.engine.prepare(work), row, strategy.looks_at(t))
+        return _Round(t, now, end, devices, orders, progress, A, row, strategy.looks_at(t))
 
     def _learn_again(self, rounds: int) -> None:
         """Let the strategy see what an interrupted run had seen: the rounds over again, with nothing trained."""
@@ -282,18 +234,19 @@ class _Run:
             if "gradients" in (row := known[t + 1]):
                 self.strategy.learn(Spread.of(**row["gradients"]))
 
-    def _look(self, r: _Round) -> Spread | None:
+    def _look(self, ready: _Ready) -> Spread | None:
         """What the gradients are like that the devices of a round are about to send, if the strategy wants to know."""
-        if not r.looked_at or r.work is None:
+        if not ready.round.looked_at or ready.train is None:
             return None
-        return look_at(self.model, self.experiment.layers, self.samples, r.work)
+        return look_at(self.model, self.experiment.layers, self.samples, ready.work)
 
-    def _train(self, r: _Round) -> float | None:
+    def _train(self, ready: _Ready) -> float | None:
         """Do the round's local work and merge it; the mean loss of those who contributed, if anybody did."""
-        if r.train is None:
+        if ready.train is None:
             return None
+        r = ready.round
         try:
-            loss = r.train()
+            loss = ready.train()
         except ValueError as trouble:
             if "more than 1 value per channel" not in str(trouble):
                 raise
@@ -302,7 +255,7 @@ class _Run:
             ) from None
         if not math.isfinite(loss):
             raise TrainingError(
-                f"the training loss became {loss} in round {r.t + 1}; lower the learning rate (now {self.eta[r.t]:g})"
+                f"the training loss became {loss} in round {r.t + 1}; lower the learning rate (now {ready.work.eta:g})"
             )
         return loss
 

@@ -1,0 +1,78 @@
+"""What a run is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from adelfl.data import Dataset, Partition
+from adelfl.errors import ConfigError
+from adelfl.learning.engines import EngineName, LocalWork
+from adelfl.learning.layers import Layer
+from adelfl.learning.work import Engine, Samples
+from adelfl.simulation.world import World
+from adelfl.strategies.base import Strategy
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """One run, ready to go.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        What is learned.
+    partition : Partition
+        Who holds which training samples, one entry per device.
+    model : nn.Module
+        At its initial weights; a run trains a copy.
+    layers : tuple of Layer
+        Its layers, input side first.
+    strategy : Strategy
+        Deadlines, batch sizes, merge.
+    seed : int
+        Of the run's luck.
+    local : LocalWork
+        Local iterations, regularisation, momentum.
+    engine : str
+        "auto", "fused", "stacked" or "loop".
+    device : str
+        Torch device.
+    evaluations : int
+        How often accuracy is measured, evenly over the budget.
+    world : World, optional
+        What really happens to the devices; by default what the strategy's setting says.
+    make_engine : callable, optional
+        Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
+    """
+
+    dataset: Dataset
+    partition: Partition
+    model: nn.Module
+    layers: tuple[Layer, ...]
+    strategy: Strategy
+    seed: int
+    local: LocalWork = field(default_factory=LocalWork)
+    engine: EngineName = "auto"
+    device: str = "cpu"
+    evaluations: int = 50
+    world: World | None = None
+    make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
+
+    def __post_init__(self) -> None:
+        devices = self.strategy.setting.devices
+        if len(self.partition) != devices:
+            raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")
+        if self.partition.samples != self.dataset.y_train.size:
+            raise ConfigError(
+                f"the partition is of {self.partition.samples} samples, "
+                f"but the training set has {self.dataset.y_train.size}"
+            )
+        if self.world is not None and self.world.fleet.size != devices:
+            raise ConfigError(f"the world has {self.world.fleet.size} devices, the strategy's fleet {devices}")
+        if self.strategy.setting.layers != len(self.layers):
+            raise ConfigError(
+                f"the strategy counts {self.strategy.setting.layers} layers, the model {len(self.layers)}"
+            )
