@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -189,6 +190,34 @@ def test_rows_of_devices_that_stopped_leave_the_backward_pass():
     with patch.object(operations._Linear, "grads", watched):
         after_one_round("fused", experiment, work)
     assert seen == [9, 7, 3]  # the last layer, then without the 2 rows of depth 1, then without the 4 of depth 2
+
+
+@pytest.mark.parametrize("engine", ["fused", "stacked", "loop"])
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(works=st.lists(rounds(3, 96), min_size=2, max_size=3), again=st.booleans())
+def test_rounds_that_are_prepared_ahead_train_as_one_after_the_other(engine, works, again):
+    if again:  # alike but for the samples
+        works.append(replace(works[-1], rows=(95 - works[-1].rows[0],)))
+    experiment = experiment_of("salf")
+    samples = samples_of(experiment.dataset)
+    models = [deepcopy(experiment.model).train() for _ in range(2)]
+    ahead = build_engine(engine, models[0], experiment.layers, samples, experiment.local)
+    losses = [train() for train in [ahead.prepare(work) for work in works]]
+    for loss, work in zip(losses, works, strict=True):
+        fresh = build_engine(engine, models[1], experiment.layers, samples, experiment.local)
+        assert fresh.run(work) == pytest.approx(loss, abs=0.0, nan_ok=True)
+    assert same_bits(*({name: w.detach().numpy() for name, w in m.state_dict().items()} for m in models))
+
+
+def test_training_leaves_the_samples_alone():
+    dataset = dataset_of((1, 4, 4))
+    model = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.ReLU(), nn.Linear(16, 4))
+    samples = samples_of(dataset)
+    assert (samples.x < 0).any()
+    before = samples.x.clone()
+    work = RoundWork((np.arange(6),), np.array([6]), np.ones((1, 1)), Progress(np.array([1]), 1, 1, np.ones(1)), 0.1)
+    build_engine("fused", model, layers_of(model, dataset), samples, LocalWork()).run(work)
+    assert torch.equal(samples.x, before)
 
 
 # -- frozen parameters, heterofl, batch norm

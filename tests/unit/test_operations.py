@@ -31,6 +31,8 @@ POOLS = {
 
 def laid_out(x, layout):
     """The same numbers, in another order in memory."""
+    if x.dim() == 2:
+        return x.t().contiguous().t() if layout == "rows last" else x.contiguous()
     if layout == "rows last":
         return x.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
     return x.contiguous(memory_format=torch.channels_last if layout == "channels last" else torch.contiguous_format)
@@ -44,7 +46,8 @@ def same(module, x, layout, rows):
     delta, weight = torch.randn_like(plain[:rows]), torch.rand(rows).to(x)
     (expected,) = torch.autograd.grad((plain[:rows] * delta).sum(), x, retain_graph=True)
     own = list(module.parameters())
-    weighted = (plain[:rows] * delta * weight.view(-1, 1, 1, 1)).sum()
+    weighted = (plain[:rows] * delta * weight.view(-1, *([1] * (plain.dim() - 1)))).sum()
+    plainly = (plain[:rows] * delta).sum()
     with torch.no_grad():
         step = STEPS[type(module)](module)
         torch.testing.assert_close(step.forward(laid_out(x.detach(), layout)), plain.detach())
@@ -52,8 +55,12 @@ def same(module, x, layout, rows):
         for given in (whole[:rows], delta):  # as a part of what more rows gave, and by itself
             torch.testing.assert_close(step.input_grad(given), expected[:rows])
             if own:
-                found = step.grads(given, weight)
-                torch.testing.assert_close(found, list(torch.autograd.grad(weighted, own, retain_graph=True)))
+                for row_weight, total in ((weight, weighted), (None, plainly)):
+                    found = step.grads(given, row_weight)
+                    torch.testing.assert_close(found, list(torch.autograd.grad(total, own, retain_graph=True)))
+        step.forget()
+        kept = [v for v in vars(step).values() if isinstance(v, torch.Tensor) and v.shape[:1] == (N,)]
+        assert not kept, "what is kept for the way back stays in memory"
 
 
 @pytest.mark.parametrize("rows", [N, 3, 1])
@@ -64,6 +71,16 @@ def test_a_convolution_equals_autograd(case, layout, rows):
     torch.manual_seed(0)
     module = nn.Conv2d(*given, **options).double()
     same(module, torch.randn(N, given[0], *size, dtype=torch.double), layout, rows)
+
+
+@pytest.mark.parametrize("rows", [N, 3, 1])
+@pytest.mark.parametrize("layout", ["rows first", "rows last"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", [16, 10, 1])  # in whole vectors, or not
+def test_a_dense_layer_equals_autograd(outputs, bias, layout, rows):
+    torch.manual_seed(0)
+    module = nn.Linear(5, outputs, bias=bias).double()
+    same(module, torch.randn(N, 5, dtype=torch.double), layout, rows)
 
 
 @pytest.mark.parametrize("rows", [N, 3])

@@ -52,6 +52,7 @@ class _Linear:
         # The same memory; a module looks for its parameters by name whenever it is asked.
         self.weight = m.weight.detach()
         self.bias: Tensor | None = m.bias.detach() if isinstance(m.bias, Tensor) else None
+        self.column: Tensor | None = self.bias[:, None] if self.bias is not None else None
         self.rows_last = m.out_features % _VECTOR != 0 and m.weight.device.type == "cpu"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,9 +60,9 @@ class _Linear:
         if not self.rows_last:
             return functional.linear(x, self.weight, self.bias)
         turned = x.t()
-        if self.bias is None:
+        if self.column is None:
             return torch.mm(self.weight, turned).t()
-        return torch.addmm(self.bias[:, None], self.weight, turned).t()
+        return torch.addmm(self.column, self.weight, turned).t()
 
     def input_grad(self, delta: Tensor) -> Tensor:
         return torch.mm(delta, self.weight)

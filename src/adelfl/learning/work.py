@@ -56,7 +56,8 @@ class Samples:
 
     def inputs(self, index: Tensor) -> Tensor:
         """Inputs of some samples, in that order."""
-        return self._flat.index_select(0, index).view(-1, *self._shape)
+        found = self._flat.index_select(0, index)
+        return found if len(self._shape) == 1 else found.view(-1, *self._shape)
 
 
 @dataclass(frozen=True, eq=False)

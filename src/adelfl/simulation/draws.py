@@ -92,8 +92,7 @@ def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: In
 
 def _everything(takes_part: Bools, layers: int, iterations: int) -> Progress:
     """Whoever takes part finishes all layers."""
-    z, rate = np.where(takes_part, iterations * layers, 0), np.where(takes_part, np.inf, 0.0)
-    return Progress(z, layers, iterations, rate)
+    return Progress(takes_part * (iterations * layers), layers, iterations, np.where(takes_part, np.inf, 0.0))
 
 
 def draw_rows(

@@ -31,7 +31,7 @@ from adelfl.theory.spread import Spread
 
 _CHECKPOINT_SECONDS = 2.0
 _EVALUATION_NUMBERS = 1 << 21  # inputs that are evaluated at once
-_AHEAD, _AHEAD_SAMPLES = 16, 1 << 20  # rounds, and their samples, that are drawn before they are trained
+_AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # rounds, and their samples, that are drawn before they are trained
 
 
 class TrainingError(AdelError):
