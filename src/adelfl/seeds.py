@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,9 +28,15 @@ def rng_for(seed: int, *path: str | int) -> np.random.Generator:
     numpy.random.Generator
         A generator that equal arguments always rebuild in the same state.
     """
-    # The leading 0 or 1 keeps the word "a" and the integer crc32("a") apart.
-    words = [w for part in path for w in ((0, zlib.crc32(part.encode())) if isinstance(part, str) else (1, part))]
-    words.insert(0, seed)
-    if all(0 <= word < _WORD for word in words):  # the same generator, in half the time that a list of integers takes
+    words = [seed]
+    for part in path:
+        words += _name(part) if isinstance(part, str) else (1, part)
+    if min(words) >= 0 and max(words) < _WORD:  # the same generator, in half the time that a list of integers takes
         return np.random.default_rng(np.array(words, np.uint32))
     return np.random.default_rng(words)
+
+
+@lru_cache(maxsize=1024)
+def _name(part: str) -> tuple[int, int]:
+    """A word as numbers; the leading 0, where integers have 1, keeps the word "a" and the integer crc32("a") apart."""
+    return 0, zlib.crc32(part.encode())

@@ -92,7 +92,7 @@ class OnFlower(Loop):
         state = _record(self.buffers)
         starts, devices = work.starts, []
         messages: list[Message] = []
-        for u in self.contributing(work):
+        for u in np.flatnonzero(work.contributes).tolist():
             rows = np.concatenate([r[starts[u] : starts[u + 1]] for r in work.rows])
             config = ConfigRecord(
                 {

@@ -40,7 +40,7 @@ class Hetero(Engine):
         full = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         change = {name: torch.zeros_like(w) for name, w in full.items()}
         holders = {name: torch.zeros_like(w) for name, w in full.items()}
-        counts = (work.A != 0).any(axis=1) & (work.progress.z > 0)
+        counts = work.contributes
         loss, devices = 0.0, 0
         for width in np.unique(work.width[counts])[::-1]:
             chosen = np.flatnonzero(counts & (work.width == width))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -76,16 +77,11 @@ class Loop(Engine):
                 b.copy_(buffers[name] / len(losses))
         return sum(losses) / len(losses)
 
-    @staticmethod
-    def contributing(work: RoundWork) -> list[int]:
-        """Devices whose work counts."""
-        return [u for u in range(work.sizes.size) if work.progress.z[u] > 0 and work.A[u].any()]
-
     def locals(self, work: RoundWork) -> Iterator[Local]:
         """Each device's work, in the order of their numbers."""
         start = {name: p.detach().clone() for name, p in self.parameters.items()}
         starts = work.starts
-        for u in self.contributing(work):
+        for u in np.flatnonzero(work.contributes).tolist():
             rows = [r[starts[u] : starts[u + 1]] for r in work.rows]
             buffers = {name: b.clone() for name, b in self.buffers.items()}
             update, loss = self.train_one(start, buffers, rows, int(work.progress.z[u]), work.eta)

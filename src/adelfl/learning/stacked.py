@@ -49,8 +49,7 @@ class Stacked(Engine):
 
     def run(self, work: RoundWork) -> float:
         """Do one round."""
-        contributes = (work.progress.z > 0) & (work.A != 0).any(axis=1)
-        chosen = np.flatnonzero(contributes)
+        chosen = np.flatnonzero(work.contributes)
         if chosen.size == 0:
             return math.nan
         # Like batch sizes together, so that little is filled up.

@@ -90,7 +90,7 @@ class RoundWork:
     @cached_property
     def contributes(self) -> Bools:
         """Whether device u adds anything to the merge, shape (U,)."""
-        found: Bools = (self.progress.z > 0) & (self.A != 0).any(axis=1)
+        found: Bools = (self.progress.z > 0) & self.A.any(axis=1)
         return found
 
     @property
@@ -101,8 +101,8 @@ class RoundWork:
     def deepest_first(self) -> RoundWork:
         """The same work for the devices that contribute, sorted by depth."""
         z = self.progress.z
-        if (z[1:] <= z[:-1]).all() and self.contributes.all():
-            return self
+        if z.size and z[-1] > 0 and (z[1:] <= z[:-1]).all() and self.A.all():
+            return self  # the common case without stragglers, found quickly
         chosen = np.flatnonzero(self.contributes)
         return self.only(chosen[np.argsort(-z[chosen], kind="stable")])
 

@@ -133,5 +133,6 @@ def draw_rows(
     held = np.repeat(partition.offsets[everyone + 1] - start, many)
     # luck ≤ 1 − 2⁻⁵³, so luck · held < held, rounded or not
     rows = partition.indices[np.repeat(start, many) + (np.concatenate(luck) * held).astype(np.int64)]
-    parts = np.split(rows, np.cumsum([v.size for v in luck])[:-1])
+    ends = np.cumsum([v.size for v in luck]).tolist()
+    parts = [rows[a:b] for a, b in zip([0, *ends], ends, strict=False)]
     return [tuple(parts[k : k + iterations]) for k in range(0, len(parts), iterations)]

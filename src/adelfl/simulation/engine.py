@@ -181,7 +181,7 @@ class _Run:
 
     def _ready(self, r: _Round, rows: tuple[Ints, ...]) -> _Ready:
         work = RoundWork(rows, r.orders.batch, r.A, r.progress, float(self.eta[r.t]), r.orders.width)
-        return _Ready(r, work, self.engine.prepare(work) if work.contributes.any() else None)
+        return _Ready(r, work, self.engine.prepare(work) if any(r.row["contributors"]) else None)
 
     def _round(self, t: int, now: float) -> _Round | None:
         """What will happen in round t; None if there is no such round, or none that fits into the budget."""
