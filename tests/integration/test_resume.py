@@ -15,7 +15,10 @@ from small_worlds import kept_bytes, sets, typed
 # Some seconds of training, and a checkpoint twenty times a second, so that kills meet checkpoints being written.
 LONG = sets(("training.rounds=1800", "training.evaluations=90", "fleet.devices=20"))
 SALF = ("--set", "strategy.name=salf")
+# Ctrl-C is heard as in a terminal, even where the tests run in the background and would pass its silence on.
 DRIVER = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import adelfl.simulation.engine as engine
 engine._CHECKPOINT_SECONDS = 0.05
 from adelfl.cli import main
