@@ -30,7 +30,9 @@ from adelfl.learning.layers import Layer
 from adelfl.learning.operations import STEPS, is_known
 from adelfl.learning.work import Engine, RoundWork, Samples
 
-_CHUNK_BYTES = 256 << 20  # activations that are kept at once; more rows than fit are taken in turns
+# More rows than fit are taken in turns: their activations into memory, and their inputs, which are gathered, multiplied
+# and multiplied again on the way back, into a share of the processor's cache; but not too few of them.
+_CHUNK_BYTES, _INPUT_BYTES, _FEW_ROWS = 256 << 20, 3 << 20, 512
 
 
 def primitives(model: nn.Module) -> list[nn.Module] | None:
@@ -101,11 +103,12 @@ class FusedPass:
 
     def _rows_that_fit(self, model: nn.Module, example: Tensor) -> int:
         x, kept = example[:1].clone(), 0
+        near = max(_FEW_ROWS, _INPUT_BYTES // max(1, x.nbytes))
         with torch.no_grad():
             for step in self.steps:
                 x = step.forward(x)
                 kept += x.numel() * x.element_size()
-        return max(1, _CHUNK_BYTES // max(1, kept))
+        return max(1, min(near, _CHUNK_BYTES // max(1, kept)))
 
     def gradients(self, x: Tensor, labels: Tensor, rows: _Rows, total: dict[str, Tensor]) -> Tensor:
         """Walk forward and back over some rows, and add their part to each parameter's gradient.
