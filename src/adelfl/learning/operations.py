@@ -178,11 +178,9 @@ class _ConvRowsLast:
         m, n = self.module, delta.shape[0]
         d, x = _rows_last(delta), self.x[..., :n]
         bias = d.sum((0, 1)).sum(1) if row_weight is None else d.sum((0, 1)) @ row_weight
-        if row_weight is None:
-            pass
-        elif x.numel() < d.numel():  # weigh what is smaller
+        if row_weight is not None and x.numel() < d.numel():  # weigh what is smaller
             x = x * row_weight
-        else:
+        elif row_weight is not None:
             d = d * row_weight
         windows = self._windows(x)
         weight = d.new_zeros(m.out_channels, windows.shape[2])
