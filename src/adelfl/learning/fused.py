@@ -98,10 +98,10 @@ class FusedPass:
             self.layer.append(l if l is not None else self.layer[-1] if self.layer else 0)
         self.names = names
         self.lowest = next(k for k, n in enumerate(names) if n)  # no gradient is wanted below
-        self.rows_at_once = self._rows_that_fit(model, example)
+        self.rows_at_once = self._rows_that_fit(example)
         self.minus_one = torch.empty(1, 0)
 
-    def _rows_that_fit(self, model: nn.Module, example: Tensor) -> int:
+    def _rows_that_fit(self, example: Tensor) -> int:
         x, kept = example[:1].clone(), 0
         near = max(_FEW_ROWS, _INPUT_BYTES // max(1, x.nbytes))
         with torch.no_grad():

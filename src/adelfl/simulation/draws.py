@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,5 +135,5 @@ def draw_rows(
     # luck ≤ 1 − 2⁻⁵³, so luck · held < held, rounded or not
     rows = partition.indices[np.repeat(start, many) + (np.concatenate(luck) * held).astype(np.int64)]
     ends = np.cumsum([v.size for v in luck]).tolist()
-    parts = [rows[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    parts = [rows[a:b] for a, b in pairwise([0, *ends])]
     return [tuple(parts[k : k + iterations]) for k in range(0, len(parts), iterations)]

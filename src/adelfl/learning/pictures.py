@@ -1,0 +1,201 @@
+"""Convolutions and pools, as the fused engine does them: see :mod:`adelfl.learning.operations`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from adelfl.learning.rows import VECTOR, first, rows_last, weighed
+
+_ATEN = torch.ops.aten
+
+
+@dataclass
+class _Conv:
+    """Channels last where there are many of them: quicker on CPUs then, and slower for few."""
+
+    module: nn.Conv2d
+
+    def __post_init__(self) -> None:
+        many = self.module.out_channels % VECTOR == 0
+        self.format = torch.channels_last if many else torch.contiguous_format
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x.contiguous(memory_format=self.format)
+        m = self.module
+        out = functional.conv2d(self.x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
+        return out.contiguous(memory_format=self.format)
+
+    def _backward(self, delta: Tensor, x: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+        m = self.module
+        geometry = (m.stride, m.padding, m.dilation, False, [0, 0], m.groups)
+        found: tuple[Tensor, Tensor, Tensor] = _ATEN.convolution_backward(
+            delta, x, m.weight, [m.out_channels], *geometry, mask
+        )
+        return found
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        delta = delta.contiguous(memory_format=self.format)
+        return self._backward(delta, first(self.x, delta.shape[0]), [True, False, False])[0]
+
+    def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
+        weighted = weighed(delta, row_weight).contiguous(memory_format=self.format)
+        x = first(self.x, delta.shape[0])
+        _, weight, bias = self._backward(weighted, x, [False, True, self.module.bias is not None])
+        return [weight] if self.module.bias is None else [weight, bias]
+
+    def forget(self) -> None:
+        del self.x
+
+
+@dataclass
+class _RowsLast:
+    """A convolution of stride 1 by plain matrix products, with rows as the last dimension in memory.
+
+    Torch's kernels work on several channels at a time, so few channels leave them half empty; rows there are many of.
+    The input is copied into bands, one for each line y of the output: bands[y, x] holds column x of the kh lines that
+    this line sees. Columns follow each other, so what output (y, x) sees is one block of memory, of kw columns, and
+    needs no further copy.
+    """
+
+    module: nn.Conv2d
+
+    def __post_init__(self) -> None:
+        self.kh, self.kw = (int(k) for k in self.module.kernel_size)
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """What each output sees, of an input (H, W, C, N): (H', W', kw·kh·C, N), overlapping views of the bands."""
+        top, left = (int(p) for p in self.module.padding)
+        if top or left:
+            h, w, *rest = x.shape
+            padded = x.new_zeros(h + 2 * top, w + 2 * left, *rest)
+            padded[top : top + h, left : left + w] = x
+            x = padded
+        bands = x.unfold(0, self.kh, 1).permute(0, 1, 4, 2, 3).contiguous()
+        column = self.kh * x.shape[2]
+        return bands.flatten(1, 3).unfold(1, self.kw * column, column).transpose(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = rows_last(x)
+        m, windows = self.module, self._windows(self.x)
+        h, w, _, n = windows.shape
+        weight = m.weight.permute(0, 3, 2, 1).flatten(1).expand(w, -1, -1)
+        bias = weight.new_zeros(1) if m.bias is None else m.bias[:, None]
+        out = windows.new_empty(h, w, m.out_channels, n)
+        for y in range(h):  # one line at a time stays in the cache
+            torch.baddbmm(bias, weight, windows[y], out=out[y])
+        return out.permute(3, 2, 0, 1)
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        m, kh, kw = self.module, self.kh, self.kw
+        d = rows_last(delta)
+        h, w, c_out, n = d.shape
+        d = d.flatten(1, 2)
+        height, width, c, _ = self.x.shape
+        top, left = (int(p) for p in m.padding)
+        # Column x of the padded input is seen by columns x - kw + 1 … x of the output: one block of memory too.
+        weight = m.weight.flip(3).permute(2, 1, 3, 0).reshape(kh * c, kw * c_out)
+        bands = d.new_empty(h, width, kh * c, n)
+        for x in range(width):
+            start = x + left - kw + 1
+            first, end = max(start, 0), min(start + kw, w)
+            part = weight[:, (first - start) * c_out : (end - start) * c_out].expand(h, -1, -1)
+            torch.bmm(part, d[:, first * c_out : end * c_out], out=bands[:, x])
+        grad = d.new_zeros(height + 2 * top, width, c, n)
+        for y, band in enumerate(bands.view(h, width, kh, c, n).unbind(2)):
+            grad[y : y + h] += band
+        return grad[top : top + height].permute(3, 2, 0, 1)
+
+    def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
+        m, n = self.module, delta.shape[0]
+        d, x = rows_last(delta), self.x[..., :n]
+        bias = d.sum((0, 1)).sum(1) if row_weight is None else d.sum((0, 1)) @ row_weight
+        if row_weight is not None and x.numel() < d.numel():  # weigh what is smaller
+            x = x * row_weight
+        elif row_weight is not None:
+            d = d * row_weight
+        windows = self._windows(x)
+        weight = d.new_zeros(m.out_channels, windows.shape[2])
+        for y in range(windows.shape[0]):
+            weight += torch.bmm(d[y], windows[y].transpose(1, 2)).sum(0)
+        weight = weight.view(m.out_channels, self.kw, self.kh, m.in_channels).permute(0, 3, 2, 1)
+        return [weight] if m.bias is None else [weight, bias]
+
+    def forget(self) -> None:
+        del self.x
+
+
+def convolution(module: nn.Conv2d) -> _Conv | _RowsLast:
+    """The quicker way for the convolution's shape: a fixed rule, so that a run can be repeated to the last bit."""
+    simple = module.groups == 1 and all(s == 1 for s in (*module.stride, *module.dilation))
+    few = module.in_channels == 1 or module.out_channels % VECTOR != 0
+    return _RowsLast(module) if simple and few and module.weight.device.type == "cpu" else _Conv(module)
+
+
+@dataclass
+class _MaxPool:
+    module: nn.MaxPool2d
+
+    def __post_init__(self) -> None:
+        m = self.module
+        kernel, stride, padding, dilation = (
+            [v, v] if isinstance(v, int) else list(v) for v in (m.kernel_size, m.stride, m.padding, m.dilation)
+        )
+        self.geometry = (kernel, stride, padding, dilation, bool(m.ceil_mode))
+        self.plain = self.geometry == ([2, 2], [2, 2], [0, 0], [1, 1], False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Torch's own kernel is quick only with channels last; 2×2 windows are four slices, quick only with rows last.
+        last = x.is_contiguous(memory_format=torch.channels_last)
+        self.by_slices = self.plain and not last and x.device.type == "cpu"
+        if not self.by_slices:
+            self.x = x
+            out: Tensor
+            out, self.indices = _ATEN.max_pool2d_with_indices(x, *self.geometry)
+            return out
+        self.x = rows_last(x)
+        a, b, c, d = _quarters(self.x)
+        self.upper, self.lower = torch.maximum(a, b), torch.maximum(c, d)
+        return torch.maximum(self.upper, self.lower).permute(3, 2, 0, 1)
+
+    def input_grad(self, delta: Tensor) -> Tensor:
+        n = delta.shape[0]
+        if not self.by_slices:
+            found: Tensor = _ATEN.max_pool2d_with_indices_backward(delta, self.x[:n], *self.geometry, self.indices[:n])
+            return found
+        x = self.x[..., :n]
+        grad = torch.zeros_like(x) if x.shape[0] % 2 or x.shape[1] % 2 else torch.empty_like(x)
+        (a, b, c, d), (to_a, to_b, to_c, to_d) = _quarters(x), _quarters(grad)
+        delta = rows_last(delta)
+        upper, lower = torch.empty_like(delta), torch.empty_like(delta)
+        _share(delta, self.upper[..., :n], self.lower[..., :n], upper, lower)
+        _share(upper, a, b, to_a, to_b)
+        _share(lower, c, d, to_c, to_d)
+        return grad.permute(3, 2, 0, 1)
+
+    def forget(self) -> None:
+        del self.x
+        if self.by_slices:
+            del self.upper, self.lower
+        else:
+            del self.indices
+
+
+def _share(delta: Tensor, first: Tensor, second: Tensor, to_first: Tensor, to_second: Tensor) -> None:
+    """Give the gradient to the larger of two; to the first if they are equal, like torch's kernel."""
+    _ATEN.threshold_backward.grad_input(delta, second - first, 0, grad_input=to_second)
+    torch.sub(delta, to_second, out=to_first)
+
+
+def _quarters(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four corners of all 2×2 windows of (H, W, C, N), in reading order, as views."""
+    h, w = x.shape[0] // 2 * 2, x.shape[1] // 2 * 2
+    return x[0:h:2, 0:w:2], x[0:h:2, 1:w:2], x[1:h:2, 0:w:2], x[1:h:2, 1:w:2]
+
+
+def pool(module: nn.MaxPool2d) -> _MaxPool:
+    """Max-pooling."""
+    return _MaxPool(module)
