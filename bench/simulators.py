@@ -11,7 +11,8 @@ wall it hardly moves when the machine is busy with something else. Start-up, dat
 Every peer is shown at its best. A first pass tries, one after the other, the peer's variants (memory layout, chunks),
 glibc's heap as it is and told to keep its memory, and one and two threads; the setting with the lowest CPU time and
 the one with the lowest wall time then run ``--repeats`` times, peers taking turns (A B C, A B C), and the table has
-the medians. A peer that cannot be installed, or fails, is named with the reason.
+the medians. A shared machine's own speed drifts by a third within minutes, so ratios are taken within a turn, and the
+table has their median and quartiles. A peer that cannot be installed, or fails, is named with the reason.
 
 Environments are made in .bench-envs/ the first time they are needed (pip, torch from constraints.txt) and kept.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import shutil
@@ -193,6 +195,13 @@ class Row:
         """The lowest median of a quantity, and the setting that gave it."""
         return min(((self.median(setting, key), setting) for setting in self.runs), key=lambda pair: pair[0])
 
+    def ratio(self, ours: Row) -> tuple[float, float, float]:
+        """How many times our CPU time this peer takes, turn by turn: lower quartile, median, upper quartile."""
+        mine, its = (row.runs[row.best("cpu_s_per_round")[1]] for row in (ours, self))
+        found = [b["cpu_s_per_round"] / a["cpu_s_per_round"] for a, b in zip(mine, its, strict=True)]
+        low, middle, high = statistics.quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+        return low, middle, high
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -280,19 +289,21 @@ def table(workload: str, rows: list[Row]) -> str:
     w = WORKLOADS[workload]
     lines = [
         f"{workload}: {w.about}; {w.devices} devices, batch {w.batch}, {w.samples} samples each; one step",
-        f"{'peer':10}{'CPU s/round':>13}{'÷ adelfl':>10}{'wall ms/round':>15}{'peak MB':>9}   setting (CPU; wall)",
+        f"{'peer':10}{'CPU s/round':>13}{'÷ adelfl':>10}{'quartiles':>15}{'wall ms/round':>15}{'peak MB':>9}"
+        "   setting (CPU; wall)",
     ]
     measured = {row.peer.name: row for row in rows if row.runs and not row.reason}
-    ours = measured[OURS].best("cpu_s_per_round")[0] if OURS in measured else None
+    ours = measured.get(OURS)
     for row in rows:
         if row.peer.name not in measured:
             lines.append(f"{row.peer.name:10}  not measured: {row.reason}")
             continue
         (cpu, by_cpu), (wall, by_wall) = row.best("cpu_s_per_round"), row.best("wall_s_per_round")
-        ratio = f"{cpu / ours:.2f}" if ours else "—"
+        low, ratio, high = row.ratio(ours) if ours else (math.nan,) * 3
         settings = str(by_cpu) if by_cpu == by_wall else f"{by_cpu}; {by_wall}"
         peak = row.median(by_cpu, "peak_mb")
-        lines.append(f"{row.peer.name:10}{cpu:13.4g}{ratio:>10}{wall * 1e3:15.4g}{peak:9.0f}   {settings}")
+        ratios = f"{ratio:10.2f}{f'{low:.2f} to {high:.2f}':>15}"
+        lines.append(f"{row.peer.name:10}{cpu:13.4g}{ratios}{wall * 1e3:15.4g}{peak:9.0f}   {settings}")
     return "\n".join(lines)
 
 
@@ -305,13 +316,14 @@ def versions(rows: Iterable[Row]) -> str:
 def as_json(results: dict[str, list[Row]]) -> dict[str, Any]:
     """Everything, for a program to read."""
 
-    def one(row: Row) -> dict[str, Any]:
+    def one(row: Row, ours: Row | None) -> dict[str, Any]:
         if row.reason or not row.runs:
             return {"reason": row.reason}
         (cpu, by_cpu), (wall, by_wall) = row.best("cpu_s_per_round"), row.best("wall_s_per_round")
         return {
             "cpu_s_per_round": cpu,
             "cpu_setting": str(by_cpu),
+            "times_ours": row.ratio(ours) if ours else None,
             "wall_s_per_round": wall,
             "wall_setting": str(by_wall),
             "peak_mb": row.median(by_cpu, "peak_mb"),
@@ -320,7 +332,11 @@ def as_json(results: dict[str, list[Row]]) -> dict[str, Any]:
             "tried": {str(setting): run for setting, run in row.tried.items()},
         }
 
-    return {name: {row.peer.name: one(row) for row in rows} for name, rows in results.items()}
+    found = {}
+    for name, rows in results.items():
+        ours = next((row for row in rows if row.peer.name == OURS and row.runs and not row.reason), None)
+        found[name] = {row.peer.name: one(row, ours) for row in rows}
+    return found
 
 
 # --- the cross-check ------------------------------------------------------------------------------------------------
