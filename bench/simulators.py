@@ -2,7 +2,8 @@
 
     python bench/simulators.py                                    # everything; an hour on two cores
     python bench/simulators.py --workloads mlp,cnn --peers loop,jax
-    python bench/simulators.py --quick --workloads mlp            # one thread, plain settings, one run each
+    python bench/simulators.py --quick --workloads mlp            # one thread, plain settings
+    python bench/simulators.py --as-they-come --workloads mlp     # the best number of threads, plain settings
     python bench/simulators.py --check                            # do all peers compute the same update?
 
 The number that counts is CPU seconds per round (user and system, all threads and child processes): unlike time on the
@@ -234,11 +235,11 @@ class Bench:
         # Passive waiting: a thread that spins until its next task would only burn the CPU time that is counted here.
         return {"OMP_WAIT_POLICY": "passive", "TMPDIR": str(self.folder)} | (KEEP_HEAP if setting.keep_heap else {})
 
-    def try_settings(self, row: Row) -> list[Setting]:
-        """First variant and heap with one thread, then two threads with the best of these."""
+    def try_settings(self, row: Row, tuned: bool) -> list[Setting]:
+        """First variant and heap with one thread, if it may be tuned, then two threads with the best of these."""
         variants = row.peer.variants.get(self.workload, PLAIN)
-        for variant in variants:
-            for keep_heap in (False, True):
+        for variant in variants if tuned else variants[:1]:
+            for keep_heap in (False, True) if tuned else (False,):
                 setting = Setting(variant, keep_heap, threads=1)
                 row.tried[setting] = self.measure(row.peer, setting)
         best = min(row.tried, key=lambda s: row.tried[s]["cpu_s_per_round"])
@@ -247,14 +248,14 @@ class Bench:
         wanted = [min(row.tried, key=lambda s: row.tried[s][key]) for key in ("cpu_s_per_round", "wall_s_per_round")]
         return list(dict.fromkeys(wanted))
 
-    def compare(self, peers: Iterable[Peer], repeats: int, quick: bool) -> list[Row]:
+    def compare(self, peers: Iterable[Peer], repeats: int, quick: bool, tuned: bool) -> list[Row]:
         """Measure all peers; those that fail keep their reason."""
         rows = [Row(peer) for peer in peers]
         chosen: dict[str, list[Setting]] = {}
         for row in rows:
             try:
                 first = row.peer.variants.get(self.workload, PLAIN)[0]
-                chosen[row.peer.name] = [Setting(first, False, 1)] if quick else self.try_settings(row)
+                chosen[row.peer.name] = [Setting(first, False, 1)] if quick else self.try_settings(row, tuned)
             except CannotRun as problem:
                 row.reason = str(problem)
         for _ in range(repeats):
@@ -289,7 +290,7 @@ def table(workload: str, rows: list[Row]) -> str:
     w = WORKLOADS[workload]
     lines = [
         f"{workload}: {w.about}; {w.devices} devices, batch {w.batch}, {w.samples} samples each; one step",
-        f"{'peer':10}{'CPU s/round':>13}{'÷ adelfl':>10}{'quartiles':>15}{'wall ms/round':>15}{'peak MB':>9}"
+        f"{'peer':10}{'CPU s/round':>13}{'÷ adelfl':>10}{'quartiles':>17}{'wall ms/round':>15}{'peak MB':>9}"
         "   setting (CPU; wall)",
     ]
     measured = {row.peer.name: row for row in rows if row.runs and not row.reason}
@@ -302,7 +303,7 @@ def table(workload: str, rows: list[Row]) -> str:
         low, ratio, high = row.ratio(ours) if ours else (math.nan,) * 3
         settings = str(by_cpu) if by_cpu == by_wall else f"{by_cpu}; {by_wall}"
         peak = row.median(by_cpu, "peak_mb")
-        ratios = f"{ratio:10.2f}{f'{low:.2f} to {high:.2f}':>15}"
+        ratios = f"{ratio:10.2f}{f'{low:.2f} to {high:.2f}':>17}"
         lines.append(f"{row.peer.name:10}{cpu:13.4g}{ratios}{wall * 1e3:15.4g}{peak:9.0f}   {settings}")
     return "\n".join(lines)
 
@@ -392,6 +393,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="timed rounds per run; default: set by workload and peer")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each peer's best settings; default: 3")
     parser.add_argument("--quick", action="store_true", help="one thread and plain settings, without the first pass")
+    parser.add_argument("--as-they-come", action="store_true", help="plain settings, one and two threads")
     parser.add_argument("--json", action="store_true", help="JSON, and only JSON, on stdout; tables on stderr")
     parser.add_argument("--check", action="store_true", help="compare the peers' updates instead of their speed")
     given = parser.parse_args()
@@ -406,7 +408,8 @@ def main() -> int:
         before = machine()
         say(before)
         for name in workloads:
-            results[name] = Bench(name, given.rounds, folder).compare(peers, max(1, given.repeats), given.quick)
+            bench = Bench(name, given.rounds, folder)
+            results[name] = bench.compare(peers, max(1, given.repeats), given.quick, not given.as_they_come)
             show(table(name, results[name]) + "\n")
         show(versions(row for rows in results.values() for row in rows))
         show(f"\nbefore: {before}\nafter:  {machine()}")
