@@ -136,6 +136,7 @@ class FusedPass:
             self.minus_one = -torch.ones_like(rows.share)[None]
         delta = log_p.exp_().scatter_add_(0, labels, self.minus_one).mul_(rows.share).t()
         waiting, left = list(self.steps), rows.end - rows.start
+        found: dict[str, Tensor] = {}
         for k in range(len(self.steps) - 1, self.lowest - 1, -1):
             l = self.layer[k]
             n = rows.reach[l]
@@ -147,15 +148,14 @@ class FusedPass:
                 above = waiting.pop()
                 delta = above.input_grad(delta)
                 above.forget()
-            if not self.names[k]:
-                continue
-            for name, grad in zip(self.names[k], self.steps[k].grads(delta, rows.weight[l]), strict=True):
-                if name in total:
-                    total[name] += grad
-                else:
-                    total[name] = grad
+            if self.names[k]:
+                found.update(zip(self.names[k], self.steps[k].grads(delta, rows.weight[l]), strict=True))
         for step in waiting:
             step.forget()
+        if not total:
+            total.update(found)
+        elif found:  # of layers that the rows before, of deeper devices, had too
+            torch._foreach_add_([total[name] for name in found], list(found.values()))
         return loss
 
 
