@@ -162,6 +162,16 @@ def test_the_name_of_a_run_can_be_copied_from_the_list_whatever_the_width(here, 
     assert "x" * 90 in typed("list").out
 
 
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_no_number_of_a_comparison_is_cut_off_however_narrow_the_terminal(here, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    done = typed("compare", "--strategies", "adel,salf[average_over=all]", "--seeds=2", "--out", "c", *small)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[1].split() == ["strategy", "final", "25%", "50%", "75%", "100%", "oracle", "depth", "rounds"]
+    assert all(line.endswith("%       8") for line in lines[2:4])  # depth and rounds, the last two
+
+
 def test_nothing_to_list_is_said(here):
     assert "no runs" in typed("list").out
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from adelfl.errors import AdelError
@@ -32,6 +33,12 @@ def sparkline(values: np.ndarray, width: int = 60) -> str:
     if span <= 1e-9 * abs(low):
         return _BLOCKS[3] * values.size
     return "".join(_BLOCKS[min(7, int(8 * (v - low) / span))] for v in values)
+
+
+def _print_whole(table: Table, console: Console) -> None:
+    """Print a table as wide as it is: rich cuts numbers off where the terminal is narrow, and 100 rounds become 1."""
+    table.width = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    console.print(table, crop=False)
 
 
 def print_plan(solution: Solution, console: Console | None = None) -> None:
@@ -59,7 +66,7 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
         sizes = schedule.batch_sizes(int(t))[~schedule.sits_out]
         span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
         table.add_row(f"{t + 1}", f"{T[t]:.3f} s", span, f"{share:.0%}", f"≤ {empty[t]:.2%}")
-    console.print(table)
+    _print_whole(table, console)
     console.print(escape(solution.outcome), soft_wrap=True)
     shown = solution.sitting_out[:5]
     for s in shown:
@@ -78,7 +85,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     ceiling = next((float(c.final.mean()) for c in contenders if c.name == "oracle"), None)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("strategy", min_width=max(len(c.label) for c in contenders))
-    for title in ("final", *(f"at {q}" for q in QUARTERS), "of oracle", "depth", "rounds"):
+    for title in ("final", *(f"at\n{q}" for q in QUARTERS), "of\noracle", "depth", "rounds"):
         table.add_column(title, justify="right", no_wrap=True)
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
         mean, error = float(c.final.mean()), standard_error(c.final)
@@ -87,7 +94,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
         style = "bold blue" if c.name == "adel" else "dim" if c.name == "oracle" else ""
         quarters = [f"{c.at(q):.0%}" for q in QUARTERS]
         table.add_row(escape(c.label), final, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}", style=style)
-    console.print(table)
+    _print_whole(table, console)
     console.print(
         f"[dim]mean ± standard error over {max(c.final.size for c in contenders)} seeds; final: mean over the "
         "last tenth of the budget; depth: mean share of layers that devices finished in time[/dim]",
@@ -113,7 +120,7 @@ def print_study(
         for label, mean, error, rate, broke, _ in sorted(rows, key=lambda row: -row[1]):
             final = f"{mean:.1f}%" if math.isnan(error) else f"{mean:.1f}% ± {error:.1f}"
             table.add_row(escape(label), final, f"{rate:g}", f"{broke or ''}")
-        console.print(table)
+        _print_whole(table, console)
     for claim in claims:
         spread = "" if claim["se"] is None else f" ± {claim['se']:.1f}"
         said = f"{claim['paper']}, {claim['cell']}: {claim['ours']:.1f}{spread}"
@@ -140,7 +147,7 @@ def print_profile(
         table.add_row(
             f"{size}", f"{1e3 * np.median(ahead):.2f}", f"{1e3 * np.median(back.sum(1)):.2f}", escape(slowest)
         )
-    console.print(table)
+    _print_whole(table, console)
     console.print(
         f"A whole backward pass varies by {variation:.0%} (standard deviation over mean); "
         f"{len(names)} exponential layers would vary by {len(names) ** -0.5:.0%}.",
@@ -156,20 +163,15 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
     if not records:
         console.print(f"no runs below {root}")
         return
-    rows: list[tuple[str, ...]] = [("run", "strategy", "seed", "rounds", "accuracy", "state")]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("run", "strategy", "seed", "rounds", "accuracy", "state"):
+        table.add_column(title, justify="right" if title in ("seed", "rounds", "accuracy") else "left", no_wrap=True)
     for record in records:
         try:
-            rows.append((escape(str(record.folder)), *_line(record)))
+            table.add_row(escape(str(record.folder)), *_line(record))
         except (AdelError, KeyError, TypeError, ValueError) as trouble:
-            rows.append((escape(str(record.folder)), "", "", "", "", f"[red]unreadable: {escape(str(trouble))}[/red]"))
-    # Not a rich table: it would cut long names, and they are there to be copied.
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    for number, row in enumerate(rows):
-        cells = [
-            cell.rjust(w) if i in (2, 3, 4) else cell.ljust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=False))
-        ]
-        console.print("  ".join([*cells, row[5]]), soft_wrap=True, style="bold" if number == 0 else None)
+            table.add_row(escape(str(record.folder)), *4 * ("",), f"[red]unreadable: {escape(str(trouble))}[/red]")
+    _print_whole(table, console)
 
 
 def _line(record: RunRecord) -> tuple[str, str, str, str, str]:
@@ -217,7 +219,7 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
         table.add_column(title, justify="left" if title == "layer" else "right")
     for name, column in zip(about["layers"], contributors.T, strict=True):
         table.add_row(escape(name), f"{column.mean():.1f}", f"{(column == 0).mean():.0%}")
-    console.print(table)
+    _print_whole(table, console)
 
 
 def print_sweep(sweep: Sweep, title: str, console: Console | None = None) -> None:
@@ -239,5 +241,5 @@ def print_sweep(sweep: Sweep, title: str, console: Console | None = None) -> Non
             note += " [blue]lowest bound[/blue]"
         numbers = (f"{p.excess:.3e}", f"{p.uniform_excess:.3e}", f"{p.bound:#.6g}", f"{p.depth:.0%}", f"{p.served}")
         table.add_row(f"{p.value:g}{unit}", *numbers, note.strip())
-    console.print(table)
+    _print_whole(table, console)
     console.print(escape(sweep.outcome), soft_wrap=True)
