@@ -127,7 +127,7 @@ def interpreter(peer: Peer) -> Path:
     if peer.environment is None:
         python = REPOSITORY / ".venv" / "bin" / "python"
         if not python.exists():
-            raise CannotRun("no .venv in the repository: run make install")
+            raise CannotRun("no .venv in the repository: run make lint, which prepares it")
         return python
     folder = ENVIRONMENTS / peer.environment
     python, ready = folder / "bin" / "python", folder / "ready.txt"
