@@ -31,7 +31,7 @@ lint: $(READY) ## style, types, architecture
 	$(BIN)/lint-imports
 
 test: lint ## lint, types and the fast tests: what CI runs
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n auto --dist worksteal
 
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

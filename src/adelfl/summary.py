@@ -13,6 +13,9 @@ the model of the last finished round counts, so that a method of few long rounds
 QUARTERS = {"25%": 0.25, "50%": 0.5, "75%": 0.75, "100%": 1.0}
 """Shares of the budget at which accuracy is summed up."""
 
+SUMMED_UP = {*FINAL_MOMENTS, *QUARTERS.values()}
+"""Shares of the budget at which a run must be evaluated for its summary to be true."""
+
 
 class Summary:
     """Counts rows as they come.

@@ -159,6 +159,17 @@ def test_the_best_on_the_first_seed_are_tried_on_the_others_and_similar_cells_ta
         assert {run.rate for cell in racing.cells for run in outcome.of(cell, strategy)} == {max(mean, key=mean.get)}
 
 
+def test_where_the_best_rate_is_at_the_edge_further_ones_are_tried(tmp_path):
+    timid = replace(TINY, cells=TINY.cells[:1], strategies=("oracle",), rates=(0.01, 0.02), wider=3, claims=())
+    outcome = conduct(timid, Setup(tmp_path, seeds=1), Silent())
+    tried = sorted({t.rate for t in outcome.trials})
+    mean = {r: np.mean([t.accuracy for t in outcome.trials if t.rate == r]) for r in tried}
+    best = max(mean, key=mean.get)
+    assert 2 < len(tried) <= 5
+    assert tried == [0.01 * 2**k for k in range(len(tried))]
+    assert best < max(tried) or len(tried) == 5  # inside, or all that may be tried was
+
+
 def test_strategies_meet_the_same_luck(tiny):
     outcome, _, _ = tiny
     for cell in TINY.cells:
@@ -303,10 +314,9 @@ def cifar_like():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PAPER if "mnist" not in name])
-def test_the_papers_sizes_run(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("adelfl.experiments.conduct.RATES", (0.05,))
+def test_the_papers_sizes_run(name, tmp_path):
     study = find_study(name, "full")
-    few = replace(study, cells=study.cells[-1:], strategies=("adel-paper",), claims=(), falling=False)
+    few = replace(study, cells=study.cells[-1:], strategies=("adel-paper",), claims=(), falling=False, rates=(0.05,))
     more = ("training.rounds=2", "training.evaluations=1", "data.factory=test_experiments:cifar_like")
     outcome = conduct(few, Setup(tmp_path, seeds=1, more=more), Silent())
     assert outcome.runs[0].rounds == 2

@@ -211,7 +211,7 @@ def test_a_device_that_sits_out_changes_nothing_in_the_merge(engine, iterations,
 
 @pytest.mark.parametrize("words", ["drop", "salf", "salf over all", "heterofl", "adel-paper"])
 def test_a_device_whose_upload_outlasts_the_deadline_sits_out(words):
-    fleet = Fleet.of([30.0, 30.0, 30.0, 30.0], [0.0, 0.1, 0.2, 50.0])
+    fleet = Fleet.of([30.0, 30.0, 30.0, 30.0], [0.0, 0.1, 0.2, 1e4])
     setting = setting_of(3, fleet=fleet, budget=20.0, rounds=10)
     name, options = EVERY_STRATEGY[words]
     orders, progress, A = round_of(find_strategy(name)(setting, **options))
@@ -315,9 +315,19 @@ def test_heterofl_takes_the_widest_submodel_that_is_expected_to_finish(speed, up
     setting = setting_of(layers, fleet=fleet, budget=10.0, rounds=10, batch=batch, local_iterations=iterations)
     width = HeteroFL(setting).orders(0, np.arange(2)).width
     for u in range(2):
-        left = 1.0 - fleet.upload[u]
-        fitting = [w for w in WIDTHS if iterations * layers * w**2 * batch / speed <= left]
+        whole = iterations * layers * batch / speed + fleet.upload[u]
+        fitting = [w for w in WIDTHS if whole * w**2 <= 1.0]
         assert width[u] == (max(fitting) if fitting else WIDTHS.min())
+
+
+def test_heterofl_sends_submodels_which_take_less_time_to_upload():
+    # A whole upload outlasts the deadline of 1 s, one of half the width (a quarter of the weights) does not.
+    setting = setting_of(3, fleet=Fleet.of([1e6, 1e6], [3.0, 300.0]), budget=10.0, rounds=10)
+    orders, progress, A = round_of(HeteroFL(setting))
+    assert orders.width.tolist() == [0.5, 1 / 16]
+    assert orders.batch.tolist() == [setting.batch, 0]  # 300/256 s is still too long
+    assert progress.finished.tolist() == [True, False]
+    assert A.any(axis=1).tolist() == [True, False]
 
 
 def test_heterofl_counts_finished_submodels_only():

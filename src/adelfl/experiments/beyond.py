@@ -26,7 +26,8 @@ _PARTITIONS = {
     "dir01": ("Dirichlet 0.1", ("data.partition=dirichlet", "data.alpha=0.1")),
 }
 _RATES = (0.1, 0.2, 0.3, 0.5, 1.0)
-"""Finer than the paper's: between 0.1 and 0.5 many a strategy goes from too slow to unstable."""
+"""Finer than the paper's: between 0.1 and 0.5 many a strategy goes from too slow to unstable. Where the best is the
+first or the last of them, up to four more are tried, down to 0.00625 or up to 16."""
 
 _FLEETS = {
     "lognormal": ("lognormal speeds", ()),
@@ -67,6 +68,7 @@ def _study(name: str, title: str, changes: tuple[str, ...], cells: tuple[Cell, .
         "strategies": _EVERYBODY,
         "tuning": ("data.validation=0.16666667", "training.evaluations=10"),
         "rates": _RATES,
+        "wider": 4,
         "tuning_seeds": 2,
         "finalists": 2,
         "drawing": "dots",
@@ -128,7 +130,6 @@ _BELIEFS_STUDY = _study(
             f"{key}-depth{depth:.0%}".replace("%", ""),
             f"{words}, {depth:.0%} depth",
             (f"training.depth={depth}", *changes),
-            rate=0.3,
         )
         for depth in (0.15,)
         for key, (words, changes) in _WRONG.items()

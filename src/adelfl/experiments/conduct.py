@@ -6,6 +6,7 @@ Every run is recorded in a folder of its own, so a study that was interrupted go
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -100,22 +101,38 @@ def _choose_rates(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
     places = [
         (cell, word) for cell in study.cells if not cell.rates_of and cell.rate is None for word in study.strategies
     ]
-    entered = {place: list(study.rates) for place in places}
     trials: dict[tuple[Cell, str, float, int], Trial] = {}
-    rest = range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds)
-    for seeds in ([FIRST_TUNING_SEED], list(rest)):
+
+    def try_out(rates: dict[tuple[Cell, str], list[float]], seeds: Iterable[int]) -> None:
         jobs = {
             (*place, rate, seed): _job(study, setup, *place, rate, seed, tuning=True)
-            for place in places
-            for rate in entered[place]
+            for place, entered in rates.items()
+            for rate in entered
             for seed in seeds
         }
         accuracy = _run(list(jobs.values()), setup, "learning rates", watch) if jobs else {}
-        trials |= {key: Trial(key[0].key, *key[1:], accuracy[job.folder]) for key, job in jobs.items()}
-        for place in places:
-            entered[place] = _best_rates([t for key, t in trials.items() if key[:2] == place])[: study.finalists]
+        trials.update({key: Trial(key[0].key, *key[1:], accuracy[job.folder]) for key, job in jobs.items()})
+
+    def best_first() -> dict[tuple[Cell, str], list[float]]:
+        return {place: _best_rates([t for key, t in trials.items() if key[:2] == place]) for place in places}
+
+    try_out({place: list(study.rates) for place in places}, [FIRST_TUNING_SEED])
+    for _ in range(study.wider):
+        try_out(
+            {place: beyond for place, found in best_first().items() if (beyond := _beyond(found))}, [FIRST_TUNING_SEED]
+        )
+    finalists = {place: found[: study.finalists] for place, found in best_first().items()}
+    try_out(finalists, range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds))
     order = {(cell.key, word): i for i, (cell, word) in enumerate(places)}
     return sorted(trials.values(), key=lambda t: (order[t.cell, t.strategy], t.rate, t.seed))
+
+
+def _beyond(best_first: list[float]) -> list[float]:
+    """The next rate to try, if the best one is at the edge of those that were tried."""
+    best = best_first[0]
+    if best == min(best_first):
+        return [best / 2]
+    return [best * 2] if best == max(best_first) else []
 
 
 def _best_rates(trials: list[Trial]) -> list[float]:

@@ -91,6 +91,8 @@ class Study:
         How many runs of each rate there are to choose by.
     rates : tuple of float
         Initial learning rates to choose from.
+    wider : int
+        How many further rates, each half or twice the last, are tried where the best one is at the edge of those.
     finalists : int or None
         How many rates, the best on the first tuning seed, are tried on the others; None: all of them.
     falling : bool
@@ -115,6 +117,7 @@ class Study:
     tuning: tuple[str, ...] = ()
     tuning_seeds: int = 1
     rates: tuple[float, ...] = RATES
+    wider: int = 0
     finalists: int | None = None
     falling: bool = False
     drawing: Literal["curves", "dots", "map"] = "curves"

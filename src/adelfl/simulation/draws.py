@@ -60,15 +60,18 @@ def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: In
         unseen = np.full(devices.size, np.nan)
         return Drawn(_everything(asked, L, E), orders.deadline, np.zeros(devices.size), unseen)
     takes_part = asked & world.there(devices, t, now)
-    cost = orders.batch if orders.width is None else orders.batch * orders.width**2
+    # A submodel is as much smaller to train as to send.
+    scale = 1.0 if orders.width is None else orders.width**2
+    cost = orders.batch * scale
     rng = rng_for(world.seed, "latency", t)
     finished = np.cumsum(world.latency.layer_times(rng, cost / world.speed(devices, now), E * L, L), axis=1)
-    upload = world.latency.upload_times(rng, world.upload[devices], L)
+    upload = world.latency.upload_times(rng, world.upload[devices] * scale, L)
     whole = upload if upload.ndim == 1 else upload[:, -1]
     if np.isinf(orders.deadline):
         ends = np.where(takes_part, finished[:, -1] + whole, 0.0)
         return Drawn(_everything(takes_part, L, E), float(ends.max()), finished[:, -1], whole)
     P, B = strategy.believed(devices)
+    B = B * scale
     T = orders.deadline
     # Of what is finished by then, the upload takes as long as it is large.
     sending = upload[:, None] if upload.ndim == 1 else upload[:, np.minimum(np.arange(E * L), L - 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -26,7 +27,7 @@ from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Strategy
 from adelfl.strategies.heterofl import WIDTHS
-from adelfl.summary import Summary
+from adelfl.summary import SUMMED_UP, Summary
 from adelfl.theory.spread import Spread
 
 _CHECKPOINT_SECONDS = 2.0
@@ -82,7 +83,6 @@ class _Round:
     """A round before it is trained: when it is, who does what, and all of its row but what training tells."""
 
     t: int
-    start: float
     end: float
     devices: Ints
     orders: Orders
@@ -122,7 +122,10 @@ class _Run:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
         else:
             self.engine = build_engine(e.engine, self.model, e.layers, samples, e.local, widths=widths)
-        self.summary = Summary(self.setting.budget, self.setting.layers * self.setting.local_iterations)
+        self.summary = Summary(s.budget, s.layers * s.local_iterations)
+        # Evenly spaced, and whatever the summary looks at; a round that ends there to rounding errors ends by then.
+        evenly = {(k + 1) / e.evaluations for k in range(e.evaluations)}
+        self.moments = sorted(share * s.budget * (1 + 1e-9) for share in evenly | SUMMED_UP)
 
     def go(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
         clock = VirtualClock(0.0 if checkpoint is None else checkpoint.time)
@@ -147,7 +150,7 @@ class _Run:
                 row["gradients"] = seen.to_dict()
                 self.strategy.learn(seen)
             upcoming = upcoming or self._next_few(rounds)
-            if not upcoming or self._is_due(current):
+            if not upcoming or self._is_due(current, upcoming[0].round):
                 row = self._evaluated(row)
             self._keep(row, monotonic() - began)
             if self.writer is not None and monotonic() - saved > _CHECKPOINT_SECONDS:
@@ -218,7 +221,7 @@ class _Run:
         }
         if devices.size < s.devices:
             row["devices"] = devices.tolist()
-        return _Round(t, now, end, devices, orders, progress, A, row, strategy.looks_at(t))
+        return _Round(t, end, devices, orders, progress, A, row, strategy.looks_at(t))
 
     def _learn_again(self, rounds: int) -> None:
         """Let the strategy see what an interrupted run had seen: the rounds over again, with nothing trained."""
@@ -259,10 +262,9 @@ class _Run:
             )
         return loss
 
-    def _is_due(self, r: _Round) -> bool:
-        """Whether the round crossed one of the evenly spaced moments of evaluation."""
-        every = self.setting.budget / self.experiment.evaluations
-        return math.floor(r.end / every + 1e-9) > math.floor(r.start / every + 1e-9)
+    def _is_due(self, r: _Round, following: _Round) -> bool:
+        """Whether a round's model is the one in force at a moment of evaluation: no later round ends by then."""
+        return bisect_left(self.moments, r.end) < bisect_left(self.moments, following.end)
 
     def _keep(self, row: dict[str, Any], seconds: float) -> None:
         self.summary.add(row)

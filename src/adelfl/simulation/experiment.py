@@ -41,7 +41,7 @@ class Experiment:
     device : str
         Torch device.
     evaluations : int
-        How often accuracy is measured, evenly over the budget.
+        How often accuracy is measured, evenly over the budget; at its quarters and in its last tenth it always is.
     world : World, optional
         What really happens to the devices; by default what the strategy's setting says.
     make_engine : callable, optional

@@ -141,7 +141,8 @@ class Orders:
     batch : ndarray of int, shape (U,)
         S_u; 0 sits the round out.
     width : ndarray, shape (U,), or None
-        Share of the hidden units that the device trains (HeteroFL); None for the whole model.
+        Share of the hidden units that the device trains (HeteroFL), which makes layers and uploads take width² as
+        long; None for the whole model.
     guaranteed : bool
         Everybody delivers everything, whatever its speed (the oracle).
     early : bool
@@ -297,9 +298,9 @@ class Strategy(ABC):
         """A, shape (U, L): how much each device's gradient of each layer counts in the merge of round t."""
 
 
-def fixed_batch(setting: Setting, devices: Ints, deadline: float) -> Ints:
-    """The baselines' batch rule: S for everybody whose upload fits into the deadline."""
-    return np.where(setting.upload[devices] < deadline, setting.batch, 0)
+def fixed_batch(setting: Setting, devices: Ints, deadline: float, width: Floats | float = 1.0) -> Ints:
+    """The baselines' batch rule: S for everybody whose upload, of a submodel of that width, fits into the deadline."""
+    return np.where(setting.upload[devices] * np.square(width) < deadline, setting.batch, 0)
 
 
 def check_choice(key: str, value: str, allowed: object) -> None:

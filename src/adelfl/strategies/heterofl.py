@@ -3,7 +3,8 @@
 Diao, Ding, Tarokh, "HeteroFL: Computation and communication efficient federated learning for heterogeneous clients",
 ICLR 2021.
 
-    width r ∈ {1, 1/2, 1/4, 1/8, 1/16}, a layer costs r² as much; device u takes the widest it is expected to finish
+    width r ∈ {1, 1/2, 1/4, 1/8, 1/16}: layers and uploads take r² as long; device u takes the widest it is expected to
+    finish and send in time
     each coordinate of w is averaged over the devices that hold it and delivered
 """
 
@@ -22,15 +23,14 @@ class HeteroFL(Strategy):
     name = "heterofl"
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """The widest submodel whose E·L layers are expected to take no longer than T − B_u."""
+        """The widest submodel whose E·L layers and upload are expected to take no longer than T."""
         s = self.setting
         T = s.uniform_deadline
-        batch = fixed_batch(s, devices, T)
-        full = s.local_iterations * s.layers * s.batch / s.compute[devices]
-        fits = full[:, None] * WIDTHS**2 <= (T - s.upload[devices])[:, None]
+        full = s.local_iterations * s.layers * s.batch / s.compute[devices] + s.upload[devices]
+        fits = full[:, None] * WIDTHS**2 <= T
         # Where even the narrowest is expected to be late, it is what the device tries.
-        widest = np.where(fits.any(axis=1), fits.argmax(axis=1), WIDTHS.size - 1)
-        return Orders(T, batch, width=WIDTHS[widest])
+        width = WIDTHS[np.where(fits.any(axis=1), fits.argmax(axis=1), WIDTHS.size - 1)]
+        return Orders(T, fixed_batch(s, devices, T, width), width=width)
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A[u,l] = 1[finished]: with widths, the merge divides each coordinate by how many hold it."""
