@@ -177,10 +177,10 @@ class RunWriter:
         ):  # the second: of a writer that was killed
             (self.folder / name).unlink(missing_ok=True)
 
-    def fail(self, sentence: str) -> None:
-        """Note why the run could not go on; :meth:`reopen` forgets it."""
+    def fail(self, sentence: str, traceback: str | None = None) -> None:
+        """Note why the run could not go on, and where in the code if that helps; :meth:`reopen` forgets it."""
         self.flush()
-        write_json(self.folder / "failed.json", {"error": sentence})
+        write_json(self.folder / "failed.json", {"error": sentence} | ({"traceback": traceback} if traceback else {}))
 
     def _files(self) -> tuple[tuple[str, IO[bytes]], ...]:
         return ("rounds", self._rounds), ("wall", self._wall)
@@ -200,6 +200,16 @@ class RunWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def discard(folder: Path) -> None:
+    """Remove a run, unless another process is writing it."""
+    lock = _lock(folder)
+    try:
+        shutil.rmtree(folder)
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def _lock(folder: Path) -> int | None:
@@ -245,9 +255,18 @@ class RunRecord:
         return self._read("result.json", {"final_accuracy", "accuracy", "depth", "rounds", "time"})
 
     @cached_property
+    def _failed(self) -> dict[str, Any]:
+        return self._read("failed.json", {"error"}) if (self.folder / "failed.json").exists() else {}
+
+    @property
     def failure(self) -> str | None:
         """Why the run could not go on, if it could not."""
-        return self._read("failed.json", {"error"})["error"] if (self.folder / "failed.json").exists() else None
+        return self._failed.get("error")
+
+    @property
+    def broke_down(self) -> bool:
+        """Whether training came to no good end, as it will again; a crash of the code is another thing."""
+        return bool(self._failed) and "traceback" not in self._failed
 
     def _read(self, name: str, keys: set[str]) -> dict[str, Any]:
         try:

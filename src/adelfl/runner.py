@@ -8,9 +8,9 @@ import multiprocessing
 import os
 import platform
 import re
-import shutil
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -28,7 +28,7 @@ from adelfl.config.build import build_experiment
 from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
-from adelfl.record import Checkpoint, RunRecord, RunWriter
+from adelfl.record import Checkpoint, RunRecord, RunWriter, discard
 
 if TYPE_CHECKING:
     from adelfl.simulation import Experiment
@@ -77,13 +77,12 @@ def describe(said: RunFile, experiment: Experiment) -> dict[str, Any]:
         "constants": strategy.setting.constants.to_dict(),
         "schedule": strategy.schedule.to_dict() if strategy.schedule else None,
         "notes": list(strategy.notes),
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in ("adelfl", "numpy", "scipy", "torch")},
+        "versions": versions(),
     }
 
 
-def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
-    """Run an experiment into a new folder; its summary."""
+def rehearsed(said: RunFile) -> Experiment:
+    """The experiment that a file describes, after finding out what would stop it before it begins."""
     from adelfl.simulation import rehearse
 
     experiment = build_experiment(said)
@@ -91,6 +90,12 @@ def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] 
         _scale().rehearse_on_flower(experiment)
     else:
         rehearse(experiment)
+    return experiment
+
+
+def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """Run an experiment into a new folder; its summary."""
+    experiment = rehearsed(said)
     with RunWriter.create(folder, describe(said, experiment)) as writer:
         return _simulate(said, experiment, writer, None, report)
 
@@ -138,6 +143,11 @@ def _simulate(
     except AdelError as trouble:
         writer.fail(str(trouble))
         raise
+    except Exception as trouble:  # of a model, a strategy or a data set of the user's, or ours
+        what = (str(trouble).strip() or "no reason given").splitlines()[0]
+        sentence = f"{writer.folder}: {type(trouble).__name__}: {what}; failed.json there has the traceback"
+        writer.fail(sentence, traceback.format_exc())
+        raise AdelError(sentence) from trouble
 
 
 def _scale() -> ModuleType:
@@ -192,11 +202,25 @@ def default_folder(said: RunFile, root: Path) -> Path:
     return root / f"compare-{'-'.join(names)}-{digest}"
 
 
+def versions() -> dict[str, str]:
+    """Of all that decides the last bits of a run."""
+    return {"python": platform.python_version()} | {
+        name: version(name) for name in ("adelfl", "numpy", "scipy", "torch")
+    }
+
+
+def made_elsewhere(folder: Path) -> str | None:
+    """A sentence, if a run was begun with other versions than today's: it may not be what it would be now."""
+    then, now = RunRecord.open(folder).about.get("versions", {}), versions()
+    changed = [f"{name} {then[name]} (now {now[name]})" for name in now if then.get(name, now[name]) != now[name]]
+    return f"{folder} was begun with {', '.join(changed)}" if changed else None
+
+
 def run_job(job: Job, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
     """Start a job, or continue it; one that is finished with the same configuration is not run again."""
     said = RunFile.model_validate_json(job.config)
     if job.fresh and (job.folder / "run.json").is_file():
-        shutil.rmtree(job.folder)
+        discard(job.folder)
     if not job.folder.exists():
         return start(said, job.folder, report)
     about = RunRecord.open(job.folder).about

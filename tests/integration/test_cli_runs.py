@@ -4,12 +4,16 @@ import json
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 from adelfl import errors
+from adelfl.cli.runs import _title
+from adelfl.config.run import load_run
+from adelfl.record import RunRecord
 from adelfl.report.comparison import standard_error
 
 small = sets(SMALL)
@@ -383,6 +387,58 @@ def test_a_run_of_a_comparison_that_breaks_down_does_not_stop_the_others(here, m
         assert not (here / "c" / f"explosive_Explosive-seed{seed}" / "result.json").exists()
     again = typed("compare", "--strategies", "salf", "--seeds=2", "--json", "--out", "c", *small)
     assert again.code == 0
+
+
+CRASHING = """
+import torch
+from torch import nn
+
+
+class Crashing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.calls = nn.Linear(64, 10), 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > 60:
+            raise KeyError("what is this?")
+        return self.dense(x.flatten(1))
+
+
+def build(shape, classes, seed):
+    return Crashing()
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_crash_in_a_users_model_is_one_sentence_for_each_run_and_the_rows_stay(here, monkeypatch, jobs):
+    (here / "crashing.py").write_text(CRASHING)
+    monkeypatch.syspath_prepend(here)
+    model = ("--set", "model.factory=crashing:build", "--set", "fleet.devices=6", "--set", "training.depth=0.9")
+    done = typed("compare", "--strategies=salf,drop", "--seeds=1", f"--jobs={jobs}", "--out", "c", *model)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    said = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert len(said) == 2
+    assert all("KeyError: 'what is this?'" in line for line in said)
+    for name in ("salf", "drop"):
+        assert "in forward" in json.loads((here / "c" / f"{name}-seed0" / "failed.json").read_text())["traceback"]
+        assert (here / "c" / f"{name}-seed0" / "rounds.jsonl").read_text()
+
+
+def test_compare_rehearses_flower_as_run_does(here):
+    done = typed("compare", "--strategies=salf", "--set", "engine.name=flower", *small)
+    assert_one_sentence(done, "adelfl[scale]")
+
+
+def test_a_picture_does_not_promise_a_depth_that_the_layer_times_do_not_keep(here):
+    said = load_run(None, ["latency.law=constant", *SMALL])
+    done = typed("compare", "--strategies=salf", "--seeds=1", "--out", "c", "--set", "latency.law=constant", *small)
+    assert done.code == 0
+    contender = SimpleNamespace(records=[RunRecord.open(here / "c" / "salf-seed0")])
+    assert "depth" not in _title(said, [contender])
+    assert "mean depth 60% at batch 16" in _title(load_run(None, SMALL), [contender])
 
 
 def test_batch_norm_on_a_batch_of_one_is_one_sentence(here):

@@ -305,6 +305,9 @@ STRANGE = {
     "pool with a ceiling": lambda: convolution(nn.MaxPool2d(3, stride=2, ceil_mode=True)),
     "pool that leaves a row over": lambda: convolution(nn.MaxPool2d(2), kernel_size=2),
     "partial flatten": lambda: nn.Sequential(nn.Flatten(2), nn.Linear(16, 4), nn.Flatten(1)),
+    "dense layers on rows of pictures": lambda: nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(), nn.Flatten(), nn.Linear(24, 4)
+    ),
     "residual": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(16, 8), Residual(nn.Linear(8, 8), nn.ReLU()), nn.Linear(8, 4)
     ),
@@ -338,22 +341,25 @@ def test_the_engine_that_is_chosen_is_right_for_layers_that_the_user_gives(group
     assert_right(model, given_layers(model, groups), dataset_of((1, 4, 4)))
 
 
+def small_run(model, layers, dataset, strategy="salf", *, rounds=4, depth=0.7, local_iterations=1):
+    """Of any model."""
+    setting = setting_of(len(layers), fleet=FOUR, rounds=rounds, depth=depth, local_iterations=local_iterations)
+    return Experiment(
+        dataset=dataset,
+        partition=iid(dataset.y_train, 4, 1),
+        model=model,
+        layers=layers,
+        strategy=find_strategy(strategy)(setting),
+        seed=1,
+        local=LocalWork(local_iterations),
+    )
+
+
 def assert_right(model, layers, dataset):
     """What is chosen agrees with the plain loop; fused by name agrees too, or is refused."""
-    setting = setting_of(len(layers), fleet=FOUR, rounds=4, depth=0.7)
 
     def after(engine):
-        experiment = Experiment(
-            dataset=dataset,
-            partition=iid(dataset.y_train, 4, 1),
-            model=model,
-            layers=layers,
-            strategy=find_strategy("salf")(setting),
-            seed=1,
-            local=LocalWork(weight_decay=0.1),
-            engine=engine,
-        )
-        return run(experiment).weights
+        return run(replace(small_run(model, layers, dataset), engine=engine, local=LocalWork(weight_decay=0.1))).weights
 
     plain = after("loop")
     assert furthest(plain, after("auto")) < 1e-5
@@ -406,8 +412,10 @@ def test_engines_are_chosen_by_what_the_model_and_the_local_work_allow():
     chosen = {}
     for name in ("mlp", "cnn", "resnet18"):
         layers = layers_of(model_of(name), dataset_of(EVERY_MODEL[name][1]))
-        chosen[name] = [choose(model_of(name), layers, LocalWork(iterations=E)) for E in (1, 3)]
-    chosen["batch norm"] = [choose(*with_batch_norm(), LocalWork(iterations=E)) for E in (1, 3)]
+        samples = samples_of(dataset_of(EVERY_MODEL[name][1]))
+        chosen[name] = [choose(model_of(name), layers, samples, LocalWork(iterations=E)) for E in (1, 3)]
+    samples = samples_of(dataset_of((2, 32, 32)))
+    chosen["batch norm"] = [choose(*with_batch_norm(), samples, LocalWork(iterations=E)) for E in (1, 3)]
     assert chosen == {
         "mlp": ["fused", "stacked"],
         "cnn": ["fused", "loop"],
@@ -419,16 +427,7 @@ def test_engines_are_chosen_by_what_the_model_and_the_local_work_allow():
 @pytest.mark.parametrize("strategy", ["salf", "heterofl"])
 def test_batch_norm_goes_to_the_loop_and_its_statistics_are_learned(strategy):
     model, layers = with_batch_norm()
-    dataset = dataset_of((2, 32, 32))
-    experiment = Experiment(
-        dataset=dataset,
-        partition=iid(dataset.y_train, 4, 1),
-        model=model,
-        layers=layers,
-        strategy=find_strategy(strategy)(setting_of(11, fleet=FOUR, rounds=3, depth=0.9)),
-        seed=1,
-    )
-    after = run(experiment)
+    after = run(small_run(model, layers, dataset_of((2, 32, 32)), strategy, rounds=3, depth=0.9))
     assert after.result["engine"] == "loop"
     for name, before in model.named_buffers():
         if name.endswith(("running_mean", "running_var")):
@@ -453,6 +452,61 @@ def test_the_buffers_of_contributors_are_averaged_and_the_others_stay_out():
     both = after([L, 2, 0], range(12), [5, 4, 3])
     for name in both:
         assert torch.allclose(both[name], (one[name] + other[name]) / 2, rtol=1e-5), name
+
+
+class Branching(nn.Module):
+    """What it computes depends on the numbers that it sees, which cannot be mapped."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(16, 4)
+
+    def forward(self, x):
+        x = self.dense(x.flatten(1))
+        return 2.0 * x if x.sum() > 0 else x
+
+
+class Recurrent(nn.Module):
+    """Torch maps it by a loop of its own, and warns."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.dense = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.dense(self.cell(x[:, 0])[0][:, -1])
+
+
+@pytest.mark.parametrize("build", [Branching, Recurrent])
+def test_what_cannot_be_mapped_over_devices_or_only_slowly_is_left_to_the_loop(build):
+    model, dataset = build(), dataset_of((1, 4, 4))
+    layers = layers_of(model, dataset)
+    assert run(small_run(model, layers, dataset, rounds=2, local_iterations=2)).result["engine"] == "loop"
+    if build is Branching:
+        with pytest.raises(ConfigError, match="use 'loop'"):
+            build_engine("stacked", model, layers, samples_of(dataset), LocalWork(iterations=2))
+
+
+def test_a_batch_norm_that_is_meant_to_stay_as_it_is_does():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
+    model[2].eval()
+    dataset = dataset_of((1, 4, 4))
+    layers = layers_of(model, dataset)
+    stays = run(small_run(model, layers, dataset)).weights
+    assert np.array_equal(stays["2.running_mean"], np.zeros(6))
+    model.eval()  # a model that comes in evaluation mode as a whole is trained all the same
+    moves = run(small_run(model, layers, dataset)).weights
+    assert moves["2.running_mean"].any()
+
+
+def test_looking_at_gradients_leaves_halves_that_batch_norm_can_take():
+    model, layers = with_batch_norm()
+    dataset = dataset_of((2, 32, 32))
+    L = len(layers)
+    progress = Progress(np.full(4, L), L, 1, np.ones(4))
+    work = RoundWork((np.arange(14),), np.array([2, 3, 4, 5]), progress.delivered / 4, progress, 0.1)
+    seen = look_at(model.train(), layers, samples_of(dataset), work)
+    assert np.isfinite(seen.sigma2).all()  # of the devices with 4 and 5
 
 
 def test_no_engine_that_is_chosen_for_a_model_warns():

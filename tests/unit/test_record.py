@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from adelfl import record as record_module
 from adelfl.config.build import build_data
 from adelfl.config.run import load_run
 from adelfl.data import iid
-from adelfl.errors import ConfigError, MissingExtraError
-from adelfl.record import RunBusyError, RunRecord, RunWriter, find_runs
+from adelfl.errors import AdelError, ConfigError, MissingExtraError
+from adelfl.record import RunBusyError, RunRecord, RunWriter, find_runs, write_json
 from adelfl.report.run import plot
-from adelfl.runner import Job, resume, run_job, start
+from adelfl.runner import Job, made_elsewhere, resume, run_job, start
 from adelfl.schedule import Schedule
 from adelfl.simulation import engine as simulation
 
@@ -34,7 +35,7 @@ def said(strategy="salf", *changes):
     return load_run(None, [*SMALL, f"strategy.name={strategy}", *changes])
 
 
-class Killed(Exception):
+class Killed(BaseException):
     pass
 
 
@@ -340,6 +341,56 @@ def test_a_run_that_is_under_way_cannot_be_resumed(tmp_path):
     assert len(busy) == 1
 
 
+def test_a_run_that_another_process_writes_is_not_thrown_away_for_a_fresh_one(tmp_path):
+    folder = tmp_path / "run"
+    job = Job("salf", 0, said().model_dump_json(), folder, fresh=True)
+    busy = []
+
+    def report(row):
+        if row["round"] == 3:
+            with pytest.raises(RunBusyError):
+                run_job(job)
+            busy.append(row)
+
+    result = start(said(), folder, report)
+    assert len(busy) == 1
+    assert RunRecord.open(folder).result == result
+    assert run_job(job) == result  # now nobody does
+
+
+def test_a_crash_of_the_code_is_noted_with_its_traceback_and_the_run_can_go_on(tmp_path):
+    folder = tmp_path / "run"
+
+    def crash(row):
+        if row["round"] == 3:
+            raise LookupError("a bug\nof two lines")
+
+    with pytest.raises(AdelError, match=r"LookupError: a bug; failed\.json"):
+        start(said(), folder, crash)
+    record = RunRecord.open(folder)
+    assert "a bug;" in record.failure
+    assert not record.broke_down
+    assert "in crash" in json.loads((folder / "failed.json").read_text())["traceback"]
+    resume(folder)
+    start(said(), tmp_path / "whole")
+    assert kept_bytes(folder) == kept_bytes(tmp_path / "whole")
+
+
+def test_a_run_begun_with_other_versions_is_named(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        start(said(), folder, kill_at(3))
+    assert made_elsewhere(folder) is None
+    about = json.loads((folder / "run.json").read_text())
+    about["versions"]["torch"] = "1.0"
+    write_json(folder / "run.json", about)
+    assert "torch 1.0 (now " in made_elsewhere(folder)
+    done = typed("resume", folder)
+    assert done.code == 0
+    assert "note: " in done.err
+    assert "torch 1.0 (now " in done.err
+
+
 def test_a_folder_that_exists_is_refused_and_stays_as_it_is(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -398,6 +449,30 @@ def test_inputs_that_changed_since_are_noticed(tmp_path):
     held.save(partition)
     run_job(job)
     assert RunRecord(tmp_path / "run").result is not None
+
+
+OWN = """
+from adelfl.strategies.salf import Salf
+
+
+class Own(Salf):
+    name = "own"
+"""
+
+
+def test_the_code_of_a_strategy_by_entry_point_is_an_input_too(tmp_path, monkeypatch):
+    code = tmp_path / "own_strategy.py"
+    code.write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("own", "own_strategy:Own", "adelfl.strategies")
+    monkeypatch.setattr("adelfl.strategies.entry_points", lambda group: [point])
+    assert said("own").fingerprints().keys() == {str(code)}
+    assert said("salf").fingerprints() == {}
+    job = Job("own", 0, said("own").model_dump_json(), tmp_path / "run")
+    run_job(job)
+    code.write_text(OWN + "# changed\n")
+    with pytest.raises(ConfigError, match="have changed"):
+        run_job(job)
 
 
 def test_a_checkpoint_that_cannot_be_read_or_promises_more_than_is_there_is_said(tmp_path, every_round):

@@ -302,6 +302,17 @@ def test_deadlines_and_batches_are_those_of_the_table():
     assert np.array_equal(adel.orders(4, devices[::-2]).batch, adel.schedule.batch_sizes(4)[::-2])
 
 
+@pytest.mark.parametrize("name", ["adel", "adel-paper"])
+@pytest.mark.parametrize("rounds", [4, 10, 25])
+def test_a_given_schedule_decides_how_many_rounds_there_are(name, rounds):
+    setting = setting_of(3, rounds=10, depth=0.7)
+    given = AdelPaper(replace(setting, rounds=rounds)).schedule
+    strategy = find_strategy(name)(setting, schedule=given)
+    assert strategy.rounds == strategy.learning_rates.size == rounds
+    memory = run(replace(experiment_of("salf", setting=setting), strategy=strategy))
+    assert memory.result["rounds"] == rounds
+
+
 @quick
 @given(
     st.floats(0.5, 200.0),

@@ -68,10 +68,13 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from adelfl.cli.display import RunDisplay
     from adelfl.record import RunRecord
+    from adelfl.runner import made_elsewhere
     from adelfl.runner import resume as go_on
 
     if RunRecord.open(run).result is not None:
         typer.echo(f"{run} is finished already.", err=True)
+    elif said := made_elsewhere(run):
+        typer.echo(f"note: {said}: its last bits may differ from those of an uninterrupted run", err=True)
     with RunDisplay(str(run)) as display:
         result = go_on(run, display.row)
     _say_result(run, result)
@@ -116,6 +119,7 @@ def compare(
     folder = out or default_folder(said, Path("runs"))
     todo = jobs_of(said, words, seeds, first_seed, folder, fresh)
     _check(todo)
+    _say_versions(todo)
     troubles: list[AdelError] = []
     finished = []
     with CompareDisplay(words, seeds) as display:
@@ -193,15 +197,24 @@ def _say_result(folder: Path, result: dict[str, Any]) -> None:
 
 def _check(todo: list[Job]) -> None:
     """Build each strategy's first run before any starts, so that a mistake is said at once and nothing is lost."""
-    from adelfl.config.build import build_experiment
     from adelfl.config.run import RunFile
-    from adelfl.simulation import rehearse
+    from adelfl.runner import rehearsed
 
     seen = set()
     for job in todo:
         if job.strategy not in seen and (job.fresh or not job.folder.exists()):
-            rehearse(build_experiment(RunFile.model_validate_json(job.config)))
+            rehearsed(RunFile.model_validate_json(job.config))
         seen.add(job.strategy)
+
+
+def _say_versions(todo: list[Job]) -> None:
+    """Name what is taken over from runs of other versions."""
+    from adelfl.runner import made_elsewhere
+
+    kept = [job.folder for job in todo if not job.fresh and (job.folder / "run.json").is_file()]
+    if found := list(filter(None, map(made_elsewhere, kept))):
+        more = f", and {len(found) - 1} more like it" if len(found) > 1 else ""
+        typer.echo(f"note: {found[0]}{more}; --fresh runs again what is there", err=True)
 
 
 def _contenders(words: list[str], todo: list[Job]) -> list[Contender]:
@@ -218,7 +231,8 @@ def _contenders(words: list[str], todo: list[Job]) -> list[Contender]:
 
 def _title(said: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - RunFile
     t, about = said.training, contenders[0].records[0].about
-    time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth else f"{t.budget:g} s"
+    paper = not said.latency.model_fields_set and said.fleet.latency is None  # the law that depth is defined by
+    time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth and paper else f"{about['budget']:.4g} s"
     who = f"{t.cohort} of {about['devices']} devices a round" if t.cohort else f"{about['devices']} devices"
     return f"{about['data']}, {said.model.factory or said.model.name}, {who}, {t.rounds} rounds, {time}"
 

@@ -159,14 +159,14 @@ def _job(study: Study, setup: Setup, cell: Cell, word: str, rate: float, seed: i
 def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> dict[Path, float]:
     """Final accuracy by folder; NaN for a run that broke down, which is not tried again."""
     watch.stage(stage, len(jobs))
-    broken = [job for job in jobs if RunRecord(job.folder).failure is not None]
+    broken = [job for job in jobs if RunRecord(job.folder).broke_down]
     found: dict[Path, float] = {job.folder: math.nan for job in broken}
     for job in broken:
         watch.done(job, math.nan)
     for job, result in run_all([job for job in jobs if job.folder not in found], setup.workers, watch.row):
         if not isinstance(result, AdelError):
             found[job.folder] = float(result["final_accuracy"])
-        elif RunRecord(job.folder).failure is not None:
+        elif RunRecord(job.folder).broke_down:
             found[job.folder] = math.nan
         else:
             raise result

@@ -15,7 +15,7 @@ from adelfl.learning.fused import Fused, fusible
 from adelfl.learning.hetero import Hetero
 from adelfl.learning.layers import Layer, is_per_sample
 from adelfl.learning.loop import Loop
-from adelfl.learning.stacked import Stacked
+from adelfl.learning.stacked import Stacked, why_not_stacked
 from adelfl.learning.work import Engine, Samples
 
 EngineName = Literal["auto", "fused", "stacked", "loop", "flower"]
@@ -40,15 +40,15 @@ class LocalWork:
     momentum: float = 0.0
 
 
-def choose(model: nn.Module, layers: tuple[Layer, ...], local: LocalWork) -> EngineName:
+def choose(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, local: LocalWork) -> EngineName:
     """The quickest engine that computes this exactly."""
     if not is_per_sample(model):
         return "loop"
     if local.iterations == 1:
-        return "fused" if fusible(model, layers) else "loop"
+        return "fused" if fusible(model, layers, samples.x[:1]) else "loop"
     # Convolutions mapped over stacked weights become grouped ones, which CPUs do slowly.
     dense = not any(isinstance(m, nn.Conv2d) for m in model.modules())
-    return "stacked" if dense else "loop"
+    return "stacked" if dense and why_not_stacked(model, samples, slowly=False) is None else "loop"
 
 
 def build_engine(
@@ -82,9 +82,11 @@ def build_engine(
     if name == "flower":
         raise ConfigError("engine 'flower' is for adelfl run, compare and resume, which start Flower for it")
     if name == "auto":
-        name = choose(model, layers, local)
+        name = choose(model, layers, samples, local)
     if name != "loop" and not is_per_sample(model):
         raise ConfigError(f"engine {name!r} needs a model whose samples do not influence each other; use 'loop'")
+    if name == "stacked" and (reason := why_not_stacked(model, samples, slowly=True)):
+        raise ConfigError(f"engine 'stacked' cannot map this model over devices ({reason}); use 'loop'")
     if name == "fused" and local.iterations > 1:
         raise ConfigError("engine 'fused' computes one local iteration; use 'stacked' or 'loop' for more")
 

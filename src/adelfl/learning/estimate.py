@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from adelfl.learning.layers import Layer
+from adelfl.learning.layers import Layer, is_per_sample
 from adelfl.learning.work import Ints, RoundWork, Samples
 from adelfl.planner import Constants
 from adelfl.theory.spread import Spread, curvature_of
@@ -141,7 +141,8 @@ def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work:
     """
     gradients, sums = _Gradients(model, layers, samples), _Sums(len(layers))
     starts, z, L = work.starts, work.progress.z, len(layers)
-    able = np.flatnonzero((z > 0) & (work.sizes >= 2))
+    # Batch norm has no statistics of a single sample.
+    able = np.flatnonzero((z > 0) & (work.sizes >= (2 if is_per_sample(model) else 4)))
     for u in able[np.argsort(-z[able], kind="stable")][:_LOOKED_AT]:
         half = int(work.sizes[u]) // 2
         rows = work.rows[0][starts[u] : starts[u] + 2 * half]

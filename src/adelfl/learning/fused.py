@@ -53,8 +53,11 @@ def primitives(model: nn.Module) -> list[nn.Module] | None:
     return chain
 
 
-def fusible(model: nn.Module, layers: tuple[Layer, ...]) -> bool:
-    """Whether this engine computes the model's gradients exactly: a chain of known operations, each used as here."""
+def fusible(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> bool:
+    """Whether this engine computes the model's gradients exactly: a chain of known operations, each used as here.
+
+    ``example`` is a batch of some samples.
+    """
     chain = primitives(model)
     if chain is None or not all(is_known(module) for module in chain):
         return False
@@ -77,7 +80,17 @@ def fusible(model: nn.Module, layers: tuple[Layer, ...]) -> bool:
         if home < last:
             return False  # layers that are not in the order of execution
         last = home
-    return True
+    return _takes_rows(chain, example[:1])
+
+
+@torch.no_grad()
+def _takes_rows(chain: list[nn.Module], x: Tensor) -> bool:
+    """Whether dense layers see one vector per sample, and so does the loss: not words or pixels one by one."""
+    for module in chain:
+        if isinstance(module, nn.Linear) and x.dim() != 2:
+            return False
+        x = module(x)
+    return x.dim() == 2
 
 
 class FusedPass:
@@ -85,8 +98,10 @@ class FusedPass:
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> None:
         chain = primitives(model)
-        if chain is None or not fusible(model, layers):
-            raise ConfigError("engine 'fused' needs a model that is a plain Sequential of known layers; use 'loop'")
+        if chain is None or not fusible(model, layers, example):
+            raise ConfigError(
+                "engine 'fused' needs a model that is a plain Sequential of known layers on rows; use 'loop'"
+            )
         self.steps = [STEPS[type(module)](module) for module in chain]
         layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
         name_of = {id(value): name for name, value in model.named_parameters()}

@@ -8,6 +8,7 @@ batches are filled up with rows of weight zero.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,30 @@ from adelfl.learning.layers import Layer
 from adelfl.learning.work import Engine, RoundWork, Samples
 
 _CHUNK_BYTES = 256 << 20
+
+
+def _step_of(model: nn.Module) -> Any:  # noqa: ANN401 - what torch.func makes
+    """Gradients and losses of many devices: of stacked weights, inputs, labels, and the weights of rows."""
+
+    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, row_weight: Tensor) -> Tensor:
+        logits = functional_call(model, weights, (x,))
+        return functional.cross_entropy(logits, y, reduction="none") @ row_weight
+
+    return vmap(grad_and_value(loss))
+
+
+def why_not_stacked(model: nn.Module, samples: Samples, *, slowly: bool) -> str | None:
+    """Why the model cannot be mapped over devices, ``slowly`` or not: tried with a sample on each of two devices."""
+    weights = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters() if p.requires_grad}
+    x, y = samples.x[:2, None], samples.y[:2, None]
+    try:
+        with warnings.catch_warnings():
+            # vmap warns where it falls back to a loop of its own.
+            warnings.simplefilter("ignore" if slowly else "error")
+            _step_of(model)(weights, x, y, torch.ones_like(y, dtype=x.dtype))
+    except Exception as trouble:  # whatever the model does with what is not an ordinary tensor
+        return (str(trouble).strip() or type(trouble).__name__).splitlines()[0][:120]
+    return None
 
 
 class Stacked(Engine):
@@ -41,11 +66,7 @@ class Stacked(Engine):
         self.layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
         self.weight_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
 
-        def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, row_weight: Tensor) -> Tensor:
-            logits = functional_call(model, weights, (x,))
-            return functional.cross_entropy(logits, y, reduction="none") @ row_weight
-
-        self.step: Any = vmap(grad_and_value(loss))
+        self.step = _step_of(model)
 
     def run(self, work: RoundWork) -> float:
         """Do one round."""

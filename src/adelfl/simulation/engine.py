@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,19 @@ class TrainingError(AdelError):
 
 
 Report = Callable[[dict[str, Any]], None]
+
+
+@contextmanager
+def _few_samples(t: int) -> Iterator[None]:
+    """Say what batch norm cannot do in words that help."""
+    try:
+        yield
+    except ValueError as trouble:
+        if "more than 1 value per channel" not in str(trouble):
+            raise
+        raise TrainingError(
+            f"a device trains on a single sample in round {t + 1}, which batch norm cannot; use norm = 'group'"
+        ) from None
 
 
 def rehearse(experiment: Experiment) -> None:
@@ -108,13 +122,14 @@ class _Run:
         self.strategy = deepcopy(experiment.strategy)  # it learns; an experiment can be run again
         s = self.setting
         self.world = experiment.world or World(s.fleet, experiment.seed, s.budget, s.latency)
-        self.eta = s.learning_rate.values(self.strategy.rounds)
         device = find_device(experiment.device)
         data = experiment.dataset
         x, y, self.x_test, self.y_test = (
             torch.from_numpy(v).to(device) for v in (data.x_train, data.y_train, data.x_test, data.y_test)
         )
-        self.model = deepcopy(experiment.model).to(device).train()
+        self.model = deepcopy(experiment.model).to(device)
+        if not self.model.training:  # otherwise parts of it may be meant to stay as they are: a frozen batch norm
+            self.model.train()
         widths = self.strategy.orders(0, np.arange(1)).width is not None
         e, samples = experiment, Samples(x, y)
         self.samples = samples
@@ -183,7 +198,9 @@ class _Run:
         return deque(self._ready(r, own) for r, own in zip(few, rows, strict=True))
 
     def _ready(self, r: _Round, rows: tuple[Ints, ...]) -> _Ready:
-        work = RoundWork(rows, r.orders.batch, r.A, r.progress, float(self.eta[r.t]), r.orders.width)
+        work = RoundWork(
+            rows, r.orders.batch, r.A, r.progress, float(self.strategy.learning_rates[r.t]), r.orders.width
+        )
         return _Ready(r, work, self.engine.prepare(work) if any(r.row["contributors"]) else None)
 
     def _round(self, t: int, now: float) -> _Round | None:
@@ -241,24 +258,19 @@ class _Run:
         """What the gradients are like that the devices of a round are about to send, if the strategy wants to know."""
         if not ready.round.looked_at or ready.train is None:
             return None
-        return look_at(self.model, self.experiment.layers, self.samples, ready.work)
+        with _few_samples(ready.round.t):
+            return look_at(self.model, self.experiment.layers, self.samples, ready.work)
 
     def _train(self, ready: _Ready) -> float | None:
         """Do the round's local work and merge it; the mean loss of those who contributed, if anybody did."""
         if ready.train is None:
             return None
-        r = ready.round
-        try:
+        t = ready.round.t
+        with _few_samples(t):
             loss = ready.train()
-        except ValueError as trouble:
-            if "more than 1 value per channel" not in str(trouble):
-                raise
-            raise TrainingError(
-                f"a device trains on a single sample in round {r.t + 1}, which batch norm cannot; use norm = 'group'"
-            ) from None
         if not math.isfinite(loss):
             raise TrainingError(
-                f"the training loss became {loss} in round {r.t + 1}; lower the learning rate (now {ready.work.eta:g})"
+                f"the training loss became {loss} in round {t + 1}; lower the learning rate (now {ready.work.eta:g})"
             )
         return loss
 
@@ -287,6 +299,7 @@ class _Run:
 
     @torch.no_grad()
     def _evaluate(self, round: int) -> tuple[float, float]:
+        training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         loss, right = 0.0, 0
         rows = max(16, min(2048, _EVALUATION_NUMBERS // max(1, self.x_test[0].numel())))
@@ -294,7 +307,8 @@ class _Run:
             logits: Tensor = self.model(x)
             loss += float(functional.cross_entropy(logits, y, reduction="sum"))
             right += int((logits.argmax(1) == y).sum())
-        self.model.train()
+        for module in training:
+            module.training = True
         loss, accuracy = loss / self.y_test.shape[0], right / self.y_test.shape[0]
         if not math.isfinite(loss):
             raise TrainingError(f"the test loss became {loss} after round {round}; lower the learning rate")

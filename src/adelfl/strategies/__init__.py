@@ -13,7 +13,7 @@ from adelfl.errors import ConfigError
 from adelfl.plugins import import_object
 from adelfl.strategies.base import Orders, Progress, Setting, Strategy
 
-__all__ = ["BUILT_IN", "Orders", "Progress", "Setting", "Strategy", "find_strategy", "strategy_names"]
+__all__ = ["BUILT_IN", "Orders", "Progress", "Setting", "Strategy", "code_of", "find_strategy", "strategy_names"]
 
 BUILT_IN = {
     "oracle": "adelfl.strategies.oracle:Oracle",
@@ -34,6 +34,12 @@ def _registered() -> dict[str, str]:
 def strategy_names() -> list[str]:
     """The names that :func:`find_strategy` knows."""
     return list(_registered())
+
+
+def code_of(name: str) -> str | None:
+    """The import path of a strategy that is not adelfl's own."""
+    path = _registered().get(name, name)
+    return None if name in BUILT_IN or ":" not in path else path
 
 
 def find_strategy(name: str) -> type[Strategy]:

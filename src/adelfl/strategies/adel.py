@@ -103,7 +103,6 @@ class Adel(Strategy):
         self.chooses_rounds = rounds == "auto" and schedule is None
         if self.chooses_rounds:
             self._rounds = best_rounds(setting.problem(), max_rounds or _MOST_ROUNDS * setting.rounds, self._weighting)
-        self._eta = setting.learning_rate.values(self._rounds)
         if schedule is None:
             schedule = self._first_plan()
         self._schedule = schedule
@@ -176,7 +175,7 @@ class Adel(Strategy):
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """The merge, with what is known of the gradients."""
-        known = Gradients(self.knowledge.spread, float(self._eta[t]), self._memory(t))
+        known = Gradients(self.knowledge.spread, float(self.learning_rates[t]), self._memory(t))
         return layerwise(progress, self.correction, self.average_over, known)
 
     def absent(self, devices: Ints) -> Floats:
@@ -184,7 +183,7 @@ class Adel(Strategy):
         return self.beliefs.away(devices) if self.replan else super().absent(devices)
 
     def _memory(self, t: int) -> float:
-        return memory(self._eta[t:], self.setting.constants.rho_c)
+        return memory(self.learning_rates[t:], self.setting.constants.rho_c)
 
     # -- learning
 
@@ -278,7 +277,7 @@ class Adel(Strategy):
         )
 
     def _solve(self, crew: Crew, t: int, budget: float, effort: Effort) -> TightPlan:
-        c, eta = self.setting.constants, self._eta[t:]
+        c, eta = self.setting.constants, self.learning_rates[t:]
         return solve(
             crew,
             eta,

@@ -32,7 +32,8 @@ class AdelPaper(Salf):
     ----------
     setting : Setting
     schedule : Schedule, optional
-        A plan made elsewhere; by default Problem 2 is solved for the whole fleet.
+        A plan made elsewhere, which is then kept to, and to its number of rounds; by default Problem 2 is solved for
+        the whole fleet.
     deadlines : {"planned", "uniform"}
         Which half of the plan is kept, to see what each is worth: planned T_t, or T_max/R.
     batches : {"planned", "fixed", "proportional"}
@@ -79,6 +80,11 @@ class AdelPaper(Salf):
         parts = ((self.deadlines, "deadlines"), (self.batches, "batches"))
         changed = [f"{value} {what}" for value, what in parts if value != "planned"]
         return super().label + (f" ({', '.join(changed)})" if changed else "")
+
+    @property
+    def rounds(self) -> int:
+        """The plan's."""
+        return self._schedule.rounds
 
     @property
     def schedule(self) -> Schedule:

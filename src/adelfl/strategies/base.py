@@ -247,6 +247,11 @@ class Strategy(ABC):
         """How many rounds there are; a strategy may choose fewer or more than it was asked for."""
         return self.setting.rounds
 
+    @cached_property
+    def learning_rates(self) -> Floats:
+        """η_t of its rounds, shape (rounds,)."""
+        return self.setting.learning_rate.values(self.rounds)
+
     def planned(self, t: int) -> float:
         """Seconds that rounds t, t+1, … (from 0) are meant to take; infinite if nobody can say."""
         if self.schedule is not None:

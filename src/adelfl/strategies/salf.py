@@ -54,13 +54,13 @@ class Salf(Strategy):
     def weights(self, t: int, progress: Progress) -> Floats:
         """Eq. (5) with the exact p of the batch sizes in force."""
         s = self.setting
-        known = Gradients(self._knowledge.spread, float(s.eta[t]), s.memory)
+        known = Gradients(self._knowledge.spread, float(self.learning_rates[t]), s.memory)
         return layerwise(progress, self.correction, self.average_over, known)
 
     def looks_at(self, t: int) -> bool:
         """Some times in a run, where the merge depends on it."""
         asks = self.correction == "adaptive" or self.average_over == "precision"
-        return asks and self._knowledge.is_due(t, self.setting.rounds)
+        return asks and self._knowledge.is_due(t, self.rounds)
 
     def learn(self, spread: Spread) -> None:
         """Mix what was seen into what was known."""
