@@ -1,11 +1,18 @@
-"""adelfl's own simulator, whole: cohort, virtual clock, draws, merge and records, as ``adelfl run`` does it."""
+"""adelfl's own simulator, whole: cohort, virtual clock, draws, merge and records, as ``adelfl run`` does it.
+
+A cross-check runs the same code for one round: nothing is fixed, but the rows that the run draws are left in a file,
+for the others to train on.
+"""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
 import measure
+
+SEED = 0
 
 
 class Adelfl:
@@ -22,14 +29,17 @@ class Adelfl:
 
         torch.set_num_threads(asked.threads)
         keep_memory()
-        self.workload, self.fixed = asked.workload, asked.batches
-        w = asked.workload
+        w = self.workload = asked.workload
         x, y = torch_models.data(w)
         x, y = x.flatten(0, 1).numpy(), y.flatten(0, 1).numpy()
         self.dataset = Dataset.from_arrays(x, y, x[:64], y[:64])
         self.partition = Partition.of(np.arange(w.devices * w.samples).reshape(w.devices, w.samples), len(y))
         self.model = torch_models.model(w)
         self.layers = find_layers(self.model, torch.from_numpy(x[:2]))
+        self.records = tempfile.TemporaryDirectory()
+        self.runs = 0
+        if asked.rows:
+            np.save(asked.rows, self._rows_of_first_round())
 
     def run(self, rounds: int) -> None:
         """Simulate so many rounds from the first weights, and record them."""
@@ -39,39 +49,39 @@ class Adelfl:
         from adelfl.strategies import Setting
         from adelfl.strategies.oracle import Oracle
 
-        if self.fixed is not None:
-            self._fixed_round()
-            return
         w = self.workload
         fleet = Fleet.lognormal(w.devices, compute=16.0, sigma=0.5, seed=0)
         setting = Setting(fleet, len(self.layers), rounds, float(rounds), w.batch, ConstantRate(w.rate))
         experiment = Experiment(
-            self.dataset, self.partition, self.model, self.layers, Oracle(setting), seed=0, evaluations=1
+            self.dataset, self.partition, self.model, self.layers, Oracle(setting), seed=SEED, evaluations=1
         )
-        with tempfile.TemporaryDirectory() as folder, RunWriter.create(Path(folder) / "run", {}) as writer:
+        self.runs += 1
+        with RunWriter.create(self._last_run(), {}) as writer:
             simulate(experiment, writer)
 
-    def _fixed_round(self) -> None:
-        import numpy as np
-        import torch
-
-        from adelfl.learning.engines import LocalWork, build_engine
-        from adelfl.learning.work import RoundWork, Samples
-        from adelfl.strategies.base import Progress
-
-        w, L = self.workload, len(self.layers)
-        rows = (self.fixed + w.samples * np.arange(w.devices)[:, None]).reshape(-1)
-        progress = Progress(np.full(w.devices, L), L, 1, np.ones(w.devices))
-        A = np.full((w.devices, L), 1 / w.devices)
-        samples = Samples(torch.from_numpy(self.dataset.x_train), torch.from_numpy(self.dataset.y_train))
-        engine = build_engine("fused", self.model, self.layers, samples, LocalWork())
-        engine.run(RoundWork((rows,), np.full(w.devices, w.batch), A, progress, w.rate))
-
     def weights(self) -> list[measure.Floats]:
-        """The model's weights; a timed run trains copies."""
-        import torch_models
+        """Those that the last run ended with, from its record."""
+        from adelfl.record import RunRecord
 
-        return torch_models.arrays(list(self.model.parameters()))
+        found = RunRecord(self._last_run()).weights()
+        return [found[name] for name, _ in self.model.named_parameters()]
+
+    def _last_run(self) -> Path:
+        return Path(self.records.name) / f"run-{self.runs}"
+
+    def _rows_of_first_round(self) -> measure.Integers:
+        """Which of its own samples each device draws, (devices, batch)."""
+        import numpy as np
+
+        from adelfl.simulation.draws import draw_rows
+
+        w = self.workload
+        asked = (0, np.arange(w.devices), np.full(w.devices, w.batch))
+        ((drawn,),) = draw_rows(self.partition, SEED, [asked], 1)
+        rows = drawn.reshape(w.devices, w.batch) - w.samples * np.arange(w.devices)[:, None]
+        if rows.min() < 0 or rows.max() >= w.samples:
+            sys.exit("a device drew a sample that is not its own")
+        return rows
 
 
 if __name__ == "__main__":

@@ -146,6 +146,8 @@ def main() -> None:
     try:
         for name, array in zip(("x", "y"), samples(asked.workload), strict=True):
             np.save(folder / name, array)
+        if asked.batches is not None:
+            np.save(folder / "rows", asked.batches)
         simulate(asked, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,10 +1,14 @@
-"""JAX: jit(vmap(grad)) over the stacked batches of all devices, one compiled call per round.
+"""JAX: jit of the gradients of all devices, one compiled call per round.
 
 With one local step the average of the new weights is one step along the average gradient, as in vmap_sim.py. Pictures
 are NHWC and pooling is a maximum over a reshaped axis: on a CPU, XLA is slower with the other layout and much slower
-at the gradient of ``reduce_window``. Variants: ``vmap``; ``scan``, device after device in the compiled round, which is
-better where stacked gradients leave the cache; ``calls``, one compiled call per device, which is better with
-convolutions, since XLA has no fast kernel for the grouped ones that vmap makes, nor for any inside a scan.
+at the gradient of ``reduce_window``.
+
+The row ``jax`` keeps devices apart, as several local steps or devices that deliver different layers demand. Variants:
+``vmap``; ``scan``, device after device in the compiled round, which is better where stacked gradients leave the cache;
+``calls``, one compiled call per device, which is better with convolutions, since XLA has no fast kernel for the grouped
+ones that vmap makes, nor for any inside a scan. The row ``jax-batch`` has the variant ``one_batch``: the rows of all
+devices are one batch, as in batch_sim.py.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from functools import partial
 
 import measure
 import numpy as np
-from workloads import Conv, Dense, Flatten, Floats, Pool, Relu, first_weights, samples
+from workloads import CLASSES, Conv, Dense, Flatten, Floats, Pool, Relu, first_weights, samples
 
 
 def _swap(arrays: list[Floats], *axes: int) -> list[Floats]:
@@ -54,7 +58,7 @@ class Jax:
 
         def loss(weights: list[Array], x: Array, y: Array) -> Array:
             scores = jax.nn.log_softmax(forward(weights, x))
-            return -jnp.take_along_axis(scores, y[:, None], axis=1).mean()
+            return -(jax.nn.one_hot(y, CLASSES) * scores).sum(1).mean()
 
         def draw(key: Array) -> tuple[Array, Array]:
             """Rows (devices, batch), and the key for the next round."""
@@ -70,7 +74,10 @@ class Jax:
         def one_round(weights: list[Array], key: Array, x: Array, y: Array) -> tuple[list[Array], Array]:
             rows, key = draw(key)
             device = jnp.arange(w.devices)[:, None]
-            x, y = x[device, rows], y[device, rows]
+            x, y = (v.at[device, rows].get(mode="promise_in_bounds") for v in (x, y))
+            if variant == "one_batch":
+                together = (v.reshape(w.devices * w.batch, *v.shape[2:]) for v in (x, y))
+                return moved(weights, jax.grad(loss)(weights, *together)), key
             if variant == "vmap":
                 stacked = jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))(weights, x, y)
                 return moved(weights, [g.mean(0) for g in stacked]), key
@@ -85,7 +92,8 @@ class Jax:
         def one_device(
             weights: list[Array], average: list[Array], x: Array, y: Array, rows: Array, u: int
         ) -> list[Array]:
-            gradients = jax.grad(loss)(weights, x[u, rows[u]], y[u, rows[u]])
+            batch = (v.at[u, rows[u]].get(mode="promise_in_bounds") for v in (x, y))
+            gradients = jax.grad(loss)(weights, *batch)
             return [a + g / w.devices for a, g in zip(average, gradients, strict=True)]
 
         draw_once, zeros = jax.jit(draw), jax.jit(lambda weights: [jnp.zeros_like(v) for v in weights])

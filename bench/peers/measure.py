@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from workloads import WORKLOADS, Floats, Integers, Workload, fixed_batches, for_check
+from workloads import WORKLOADS, Floats, Integers, Workload, for_check
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Request:
     batches: Integers | None
     """In a cross-check: the rows that every device must take. Otherwise each device draws its own."""
     check: Path | None
+    rows: Path | None
+    """The file that ``batches`` are from. adelfl draws its own, as in a timed run, and leaves them there for others."""
     variant: str = ""
     """One of the ways in which this peer can be set up (simulators.py lists them); empty: the plain one."""
 
@@ -60,8 +62,13 @@ def request() -> Request:
     parser.add_argument("--warmup", type=int, help="rounds before those")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--variant", default="", help="a way to set this peer up; see simulators.py")
-    parser.add_argument("--check", type=Path, metavar="OUT.npz", help="one round on fixed batches; write the weights")
+    parser.add_argument(
+        "--check", type=Path, metavar="OUT.npz", help="one round on the batches of --rows; write the weights"
+    )
+    parser.add_argument("--rows", type=Path, metavar="ROWS.npy", help="with --check: (devices, batch) rows to train on")
     given = parser.parse_args()
+    if (given.check is None) != (given.rows is None):
+        parser.error("--check and --rows belong together")
     workload = WORKLOADS[given.workload]
     if given.check:
         workload = for_check(workload)
@@ -73,8 +80,9 @@ def request() -> Request:
         rounds=given.rounds or workload.rounds,
         warmup=workload.warmup if given.warmup is None else given.warmup,
         threads=given.threads,
-        batches=fixed_batches(workload) if given.check else None,
+        batches=np.load(given.rows) if given.check else None,
         check=given.check,
+        rows=given.rows,
         variant=given.variant,
     )
 

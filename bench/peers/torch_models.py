@@ -27,7 +27,9 @@ def model(workload: Workload, variant: str = "") -> nn.Sequential:
     with torch.no_grad():
         for parameter, value in zip(built.parameters(), first_weights(workload), strict=True):
             parameter.copy_(torch.from_numpy(value))
-    return built.to(memory_format=torch.channels_last) if variant == "channels_last" else built
+    if variant == "float64":
+        return built.double()
+    return built.to(memory_format=torch.channels_last) if variant.startswith("channels_last") else built
 
 
 def data(workload: Workload) -> tuple[Tensor, Tensor]:

@@ -130,5 +130,5 @@ def for_check(workload: Workload) -> Workload:
 
 
 def fixed_batches(workload: Workload) -> Integers:
-    """Row numbers (devices, batch) for the cross-check, the same for every peer."""
+    """Row numbers (devices, batch) for a cross-check that adelfl, which draws its own, is not part of."""
     return np.random.default_rng([SEED, 3]).integers(0, workload.samples, (workload.devices, workload.batch))

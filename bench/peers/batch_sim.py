@@ -1,0 +1,61 @@
+"""Plain PyTorch without devices: the batches of all devices put together, one gradient, one step.
+
+With one local step from common weights the average of the devices' updates is one SGD step on the mean loss of all
+their rows, and that is all of FedAvg here: adelfl's fused engine rests on it, and anybody can have it in ten lines.
+What it cannot do is keep devices apart, as several local steps or devices that deliver different layers demand. Tuned
+as ``loop_sim.py`` is. Variants: ``channels_last``; ``chunks_of_N``, the rows of N devices at a time, for models whose
+activations are large.
+"""
+
+from __future__ import annotations
+
+import measure
+
+
+class Batch:
+    """FedAvg as one step on one batch."""
+
+    def __init__(self, asked: measure.Request) -> None:
+        import torch
+        import torch_models
+
+        torch.set_num_threads(asked.threads)
+        torch.manual_seed(0)
+        w = self.workload = asked.workload
+        self.fixed = None if asked.batches is None else torch.from_numpy(asked.batches)
+        self.model = torch_models.model(w, asked.variant)
+        self.parameters = list(self.model.parameters())
+        x, y = torch_models.data(w)
+        self.x, self.y = x.flatten(0, 1), y.flatten(0, 1)
+        self.first_row = torch.arange(w.devices)[:, None] * w.samples
+        self.chunk = int(asked.variant.rpartition("chunks_of_")[2]) if "chunks_of_" in asked.variant else w.devices
+
+    def run(self, rounds: int) -> None:
+        """Train."""
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        w = self.workload
+        for _ in range(rounds):
+            rows = torch.randint(w.samples, (w.devices, w.batch)) if self.fixed is None else self.fixed
+            total: list[torch.Tensor] = []
+            for chosen in (rows + self.first_row).flatten().split(self.chunk * w.batch):
+                x, y = self.x.index_select(0, chosen), self.y.index_select(0, chosen)
+                loss = cross_entropy(self.model(x), y, reduction="sum")
+                gradients = torch.autograd.grad(loss, self.parameters)
+                if total:
+                    torch._foreach_add_(total, gradients)
+                else:
+                    total = list(gradients)
+            with torch.no_grad():
+                torch._foreach_add_(self.parameters, total, alpha=-w.rate / rows.numel())
+
+    def weights(self) -> list[measure.Floats]:
+        """The global weights."""
+        import torch_models
+
+        return torch_models.arrays(self.parameters)
+
+
+if __name__ == "__main__":
+    measure.main(measure.request(), Batch, ["torch"])
