@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from small_worlds import kept_bytes, sets, typed
 # Some seconds of training, and a checkpoint twenty times a second, so that kills meet checkpoints being written.
 LONG = sets(("training.rounds=1800", "training.evaluations=90", "fleet.devices=20"))
 SALF = ("--set", "strategy.name=salf")
+KINDS = {"salf": (*LONG, *SALF), "adel": (*LONG, "--set", "training.rounds=500")}  # one that learns as it goes, too
 # Ctrl-C is heard as in a terminal, even where the tests run in the background and would pass its silence on.
 DRIVER = """
 import signal
@@ -88,16 +90,24 @@ def nobody_is_left(process):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    assert typed("run", "--out", folder, *LONG, *SALF).code == 0
-    return kept_bytes(folder)
+    """What an uninterrupted run leaves, by kind."""
+
+    @cache
+    def bytes_of(kind):
+        folder = tmp_path_factory.mktemp("whole") / "run"
+        assert typed("run", "--out", folder, *KINDS[kind]).code == 0
+        return kept_bytes(folder)
+
+    return bytes_of
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=pytest.mark.slow)])
-def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(begin, tmp_path, whole, kills):
+@pytest.mark.parametrize(
+    ("kind", "kills"), [("salf", 3), ("adel", 2), pytest.param("salf", 12, marks=pytest.mark.slow)]
+)
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(begin, tmp_path, whole, kind, kills):
     folder = tmp_path / "run"
     moments = np.random.default_rng(kills).uniform(0.0, 0.6, kills)
-    process = begin("run", "--out", folder, *LONG, *SALF)
+    process = begin("run", "--out", folder, *KINDS[kind])
     met = 0
     for moment in moments:
         at_work, _, err = interrupt(process, folder, moment, signal.SIGKILL)
@@ -111,9 +121,9 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(begin, 
     assert process.returncode == 0, err
     assert "accuracy" in out
     assert met >= min(kills, 2)
-    assert kept_bytes(folder) == whole
+    assert kept_bytes(folder) == whole(kind)
     assert typed("resume", folder).code == 0
-    assert kept_bytes(folder) == whole
+    assert kept_bytes(folder) == whole(kind)
 
 
 def test_ctrl_c_ends_a_run_with_130_and_one_line_and_resume_goes_on(begin, tmp_path, whole):
@@ -134,7 +144,7 @@ def test_ctrl_c_ends_a_run_with_130_and_one_line_and_resume_goes_on(begin, tmp_p
     assert not (folder / "result.json").exists()
     resumed = typed("resume", folder)
     assert resumed.code == 0, resumed.err
-    assert kept_bytes(folder) == whole
+    assert kept_bytes(folder) == whole("salf")
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -155,7 +165,7 @@ def test_ctrl_c_ends_a_comparison_and_the_same_command_goes_on(begin, tmp_path, 
     again = typed(*command)
     assert again.code == 0, again.err
     assert list(json.loads(again.out)) == ["drop", "salf"]
-    assert kept_bytes(second) == whole
+    assert kept_bytes(second) == whole("salf")
 
 
 @pytest.mark.slow
@@ -167,4 +177,4 @@ def test_workers_end_when_their_parent_is_killed(begin, tmp_path, whole):
     process.wait()
     assert nobody_is_left(process)
     assert typed(*command).code == 0
-    assert kept_bytes(tmp_path / "c" / "salf-seed0") == whole
+    assert kept_bytes(tmp_path / "c" / "salf-seed0") == whole("salf")

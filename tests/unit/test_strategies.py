@@ -26,6 +26,7 @@ from adelfl.learning.work import RoundWork
 from adelfl.schedule import Schedule
 from adelfl.simulation.draws import draw_cohort, draw_rows
 from adelfl.strategies import BUILT_IN, Progress, Strategy, find_strategy, strategy_names
+from adelfl.strategies.adel import Adel
 from adelfl.strategies.adel_paper import AdelPaper
 from adelfl.strategies.drop import Drop
 from adelfl.strategies.heterofl import WIDTHS, HeteroFL
@@ -75,7 +76,8 @@ def test_infinite_deadline_recovers_fedavg_in_every_matrix(iterations):
     _, _, fedavg = round_of(Wait(setting))
     assert np.all(fedavg == 1 / 4)
     # Left to itself, adel would spend so much time on larger batches.
-    for strategy in (Drop(setting), Salf(setting), AdelPaper(setting, schedule=schedule_of(setting))):
+    given = {"schedule": schedule_of(setting)}
+    for strategy in (Drop(setting), Salf(setting), AdelPaper(setting, **given), Adel(setting, **given)):
         _, progress, A = round_of(strategy)
         assert progress.finished.all()
         assert A.tobytes() == fedavg.tobytes()
@@ -83,10 +85,10 @@ def test_infinite_deadline_recovers_fedavg_in_every_matrix(iterations):
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
-@pytest.mark.parametrize("strategy", ["drop", "salf", "salf over all", "adel-paper", "oracle"])
+@pytest.mark.parametrize("strategy", ["drop", "salf", "salf over all", "adel-paper", "adel", "oracle"])
 def test_infinite_deadline_recovers_fedavg_to_the_bit(strategy, iterations):
     setting = setting_of(3, local_iterations=iterations, **PLENTY)
-    options = {"schedule": schedule_of(setting)} if strategy == "adel-paper" else {}
+    options = {"schedule": schedule_of(setting)} if strategy.startswith("adel") else {}
     fedavg = run(experiment_of("wait", setting=setting))
     other = run(experiment_of(strategy, setting=setting, options=options))
     assert fedavg.result["rounds"] == other.result["rounds"] == 10
@@ -95,13 +97,18 @@ def test_infinite_deadline_recovers_fedavg_to_the_bit(strategy, iterations):
 
 @pytest.mark.parametrize("options", [{}, {"correction": "none"}, {"average_over": "all"}], ids=str)
 @pytest.mark.parametrize("iterations", [1, 3])
-def test_adel_with_a_uniform_schedule_is_salf(iterations, options):
+@pytest.mark.parametrize("name", ["adel-paper", "adel"])
+def test_adel_with_a_uniform_schedule_is_salf(name, iterations, options):
     setting = setting_of(3, local_iterations=iterations, depth=0.5)
     salf = run(experiment_of("salf", setting=setting, options=options))
-    adel = run(experiment_of("adel-paper", setting=setting, options={"schedule": schedule_of(setting), **options}))
+    merge = {"average_over": "contributors", "correction": "unbiased"} if name == "adel" else {}
+    given = {"schedule": schedule_of(setting), **merge, **options}
+    adel = run(experiment_of(name, setting=setting, options=given))
     assert same_bits(salf.weights, adel.weights)
-    assert salf.rows == adel.rows
-    assert salf.result == adel.result
+    assert [row["depth"] for row in salf.rows[1:]] == [row["depth"] for row in adel.rows[1:]]
+    if name == "adel-paper":  # adel also closes a round early when all have delivered everything
+        assert salf.rows == adel.rows
+        assert salf.result == adel.result
 
 
 def test_a_run_moves_every_layer_of_a_copy_of_the_model():
