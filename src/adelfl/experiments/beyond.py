@@ -69,8 +69,8 @@ def _study(name: str, title: str, changes: tuple[str, ...], cells: tuple[Cell, .
         "tuning": ("data.validation=0.16666667", "training.evaluations=10"),
         "rates": _RATES,
         "wider": 3,
-        "tuning_seeds": 2,
-        "finalists": 2,
+        "tuning_seeds": 3,
+        "finalists": 3,
         "drawing": "dots",
         "words": _WORDS,
         "gap": ("salf", "oracle"),
@@ -156,6 +156,8 @@ _CNN_STUDY = _study(
     ("data.name=mnist", "model.name=cnn", "training.evaluations=12", "data.test_samples=2000"),
     (*_cells((0.15,), ("iid",), ("inverse",)), *_cells((0.25,), ("dir05",), ("inverse",))),
     tuning=("data.validation=0.16666667", "training.evaluations=10", "data.test_samples=1000"),
+    tuning_seeds=2,
+    finalists=2,
 )
 
 _CIFAR_STUDY = _study(
