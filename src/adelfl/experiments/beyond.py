@@ -156,8 +156,6 @@ _CNN_STUDY = _study(
     ("data.name=mnist", "model.name=cnn", "training.evaluations=12", "data.test_samples=2000"),
     (*_cells((0.15,), ("iid",), ("inverse",)), *_cells((0.25,), ("dir05",), ("inverse",))),
     tuning=("data.validation=0.16666667", "training.evaluations=10", "data.test_samples=1000"),
-    tuning_seeds=2,
-    finalists=2,
 )
 
 _CIFAR_STUDY = _study(
