@@ -31,6 +31,7 @@ from adelfl.data import iid
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.learning import fused, operations, stacked
+from adelfl.learning.costs import layer_costs
 from adelfl.learning.engines import LocalWork, build_engine, choose, find_device
 from adelfl.learning.estimate import estimate_constants, look_at
 from adelfl.learning.layers import find_layers, given_layers
@@ -209,6 +210,34 @@ def test_rounds_that_are_prepared_ahead_train_as_one_after_the_other(engine, wor
     assert same_bits(*({name: w.detach().numpy() for name, w in m.state_dict().items()} for m in models))
 
 
+class Shifting(nn.Module):
+    """Changes what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.dense(x.sub_(0.5).flatten(1))
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize(
+    "build",
+    [Shifting, lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 4))],
+    ids=["own", "relu"],
+)
+def test_data_stay_as_they_are_though_the_model_works_in_place(build, iterations):
+    model, dataset = build(), deepcopy(dataset_of((1, 4, 4)))
+    x_train, x_test = dataset.x_train.copy(), dataset.x_test.copy()
+    assert x_train[0].min() < 0
+    layers = layers_of(model, dataset)
+    layer_costs(model, layers, torch.from_numpy(dataset.x_train[:2]))
+    run(small_run(model, layers, dataset, local_iterations=iterations))
+    assert np.array_equal(dataset.x_train, x_train)
+    assert np.array_equal(dataset.x_test, x_test)
+
+
 def test_training_leaves_the_samples_alone():
     dataset = dataset_of((1, 4, 4))
     model = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.ReLU(), nn.Linear(16, 4))
@@ -232,20 +261,10 @@ def test_frozen_parameters_stay_and_the_others_train_alike_in_every_engine(strat
     dataset = dataset_of((1, 4, 4))
     layers = layers_of(model, dataset)
     assert len(layers) == (2 if frozen in ("dense1", "dense2") else 3)
-    setting = setting_of(len(layers), fleet=FOUR)
+    experiment = small_run(model, layers, dataset, strategy, rounds=10, depth=0.6)
 
     def after(engine):
-        experiment = Experiment(
-            dataset=dataset,
-            partition=iid(dataset.y_train, 4, 1),
-            model=model,
-            layers=layers,
-            strategy=find_strategy(strategy)(setting),
-            seed=1,
-            local=LocalWork(weight_decay=0.1),
-            engine=engine,
-        )
-        return run(experiment).weights
+        return run(replace(experiment, engine=engine, local=LocalWork(weight_decay=0.1))).weights
 
     plain = after("loop")
     for name, before in model.state_dict().items():

@@ -176,9 +176,9 @@ class RunFile(Section):
 
     def fingerprints(self) -> dict[str, str]:
         """SHA-256 of the files, and of the modules behind import paths, that this experiment names."""
-        files = [self.fleet.file, self.data.partition_file, self.latency.trace]
         from adelfl.strategies import code_of
 
+        files = [self.fleet.file, self.data.partition_file, self.latency.trace]
         paths = [self.data.factory, self.model.factory, self.fleet.latency, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
         return {name: _sha256(name) for name in filter(None, files)}

@@ -26,8 +26,8 @@ _PARTITIONS = {
     "dir01": ("Dirichlet 0.1", ("data.partition=dirichlet", "data.alpha=0.1")),
 }
 _RATES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-"""Finer than the paper's: between 0.1 and 0.5 many a strategy goes from too slow to unstable, and one whose first layers
-starve is stable only far below. Where the best is the first or the last of them, up to three more are tried."""
+"""Finer than the paper's: between 0.1 and 0.5 many a strategy goes from too slow to unstable, and one whose first
+layers starve is stable only far below. Where the best is the first or the last of them, up to three more are tried."""
 
 _FLEETS = {
     "lognormal": ("lognormal speeds", ()),

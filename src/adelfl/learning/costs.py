@@ -37,7 +37,7 @@ def layer_costs(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) ->
     was_training = model.training
     try:
         with torch.no_grad():
-            model.eval()(example)
+            model.eval()(example.clone())  # some models work in place
     finally:
         model.train(was_training)
         for handle in handles:

@@ -80,7 +80,7 @@ def fusible(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> boo
         if home < last:
             return False  # layers that are not in the order of execution
         last = home
-    return _takes_rows(chain, example[:1])
+    return _takes_rows(chain, example[:1].clone())  # some work in place
 
 
 @torch.no_grad()

@@ -219,7 +219,7 @@ def _run(model: nn.Module, example: Tensor) -> tuple[dict[str, int], set[int]]:
     handles = [module.register_forward_pre_hook(note) for module in names]
     try:
         with _untouched(model), torch.enable_grad():
-            output = model(example)
+            output = model(example.clone())  # some models work in place
     except Exception as trouble:
         shape = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
         raise ConfigError(f"the model cannot be run on the example input of shape {shape}: {trouble}") from trouble

@@ -36,7 +36,7 @@ def _step_of(model: nn.Module) -> Any:  # noqa: ANN401 - what torch.func makes
 def why_not_stacked(model: nn.Module, samples: Samples, *, slowly: bool) -> str | None:
     """Why the model cannot be mapped over devices, ``slowly`` or not: tried with a sample on each of two devices."""
     weights = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters() if p.requires_grad}
-    x, y = samples.x[:2, None], samples.y[:2, None]
+    x, y = samples.x[:2, None].clone(), samples.y[:2, None]  # some models work in place
     try:
         with warnings.catch_warnings():
             # vmap warns where it falls back to a loop of its own.

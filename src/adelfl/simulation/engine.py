@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -297,6 +298,14 @@ class _Run:
         loss, accuracy = self._evaluate(row["round"])
         return row | {"loss": loss, "accuracy": accuracy}
 
+    @cached_property
+    def _works_in_place(self) -> bool:
+        """Whether the model changes what it is given, which must not be the test set."""
+        probe = self.x_test[:1].clone()
+        before = probe._version
+        self.model(probe)
+        return probe._version != before
+
     @torch.no_grad()
     def _evaluate(self, round: int) -> tuple[float, float]:
         training = [module for module in self.model.modules() if module.training]
@@ -304,7 +313,7 @@ class _Run:
         loss, right = 0.0, 0
         rows = max(16, min(2048, _EVALUATION_NUMBERS // max(1, self.x_test[0].numel())))
         for x, y in zip(torch.split(self.x_test, rows), torch.split(self.y_test, rows), strict=True):
-            logits: Tensor = self.model(x)
+            logits: Tensor = self.model(x.clone() if self._works_in_place else x)
             loss += float(functional.cross_entropy(logits, y, reduction="sum"))
             right += int((logits.argmax(1) == y).sum())
         for module in training:
