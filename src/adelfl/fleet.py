@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -186,7 +187,7 @@ class Fleet:
         except ConfigError as trouble:
             raise ConfigError(f"{path}: {trouble}") from None
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of devices."""
         return int(self.count.sum())

@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 
@@ -64,8 +64,10 @@ def write_json(path: Path, value: object) -> None:
 
 
 def _write_weights(path: Path, weights: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+    # Not save_file: it writes by way of a file of its own, which a kill leaves behind and only its owner may read.
+    content = save({name: np.asarray(w, order="C") for name, w in weights.items()}, metadata=metadata)
     with _replacing(path) as temporary:
-        save_file({name: np.asarray(w, order="C") for name, w in weights.items()}, temporary, metadata=metadata)
+        temporary.write_bytes(content)
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,13 @@ class RunWriter:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = _lock(folder)
-        self._rounds: IO[bytes] = (folder / "rounds.jsonl").open("ab")
-        self._wall: IO[bytes] = (folder / "wall.jsonl").open("ab")
+        try:
+            self._rounds: IO[bytes] = (folder / "rounds.jsonl").open("ab")
+            self._wall: IO[bytes] = (folder / "wall.jsonl").open("ab")
+        except OSError as trouble:
+            if self._lock is not None:
+                os.close(self._lock)
+            raise ConfigError(f"{folder}: cannot be written ({trouble.strerror})") from None
         self._waiting: list[tuple[Mapping[str, Any], float]] = []
         self._unseen = 0.0  # seconds that the rounds in waiting took
 
@@ -189,17 +196,23 @@ class RunWriter:
         """Write what is left, and release the files."""
         if not self._rounds.closed:
             self.flush()
-        for _, file in self._files():
-            file.close()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        try:
+            for _, file in self._files():
+                file.close()
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except OSError as trouble:
+            if kind is None:  # otherwise it has been said why the run ended
+                raise AdelError(f"{self.folder}: cannot be written ({trouble.strerror})") from None
 
 
 def discard(folder: Path) -> None:

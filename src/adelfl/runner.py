@@ -145,6 +145,8 @@ def _simulate(
         raise
     except Exception as trouble:  # of a model, a strategy or a data set of the user's, or ours
         what = (str(trouble).strip() or "no reason given").splitlines()[0]
+        if isinstance(trouble, OSError) and trouble.strerror:  # a full disk, most likely: what is recorded stays
+            raise AdelError(f"{writer.folder}: cannot be written ({trouble.strerror}); adelfl resume goes on") from None
         sentence = f"{writer.folder}: {type(trouble).__name__}: {what}; failed.json there has the traceback"
         writer.fail(sentence, traceback.format_exc())
         raise AdelError(sentence) from trouble

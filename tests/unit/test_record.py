@@ -3,6 +3,7 @@
 import json
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -281,17 +282,17 @@ def test_a_run_killed_while_it_ends_ends_the_same(tmp_path, whole, every_round, 
 
 def test_a_checkpoint_is_the_old_one_or_the_new_one(tmp_path, whole, every_round, monkeypatch):
     expected = whole("salf")
-    plain, count = record_module.save_file, []
+    plain, count = Path.write_bytes, []
 
-    def half(weights, path, metadata):
+    def half(path, content):
         count.append(path)
         if len(count) == 4:
-            path.write_bytes(b"half a checkpoint")
+            plain(path, content[: len(content) // 2])
             raise Killed
-        plain(weights, path, metadata=metadata)
+        plain(path, content)
 
     with monkeypatch.context() as patched:
-        patched.setattr(record_module, "save_file", half)
+        patched.setattr(Path, "write_bytes", half)
         with pytest.raises(Killed):
             start(said(), tmp_path / "run")
     assert len(count) == 4
@@ -299,6 +300,12 @@ def test_a_checkpoint_is_the_old_one_or_the_new_one(tmp_path, whole, every_round
     resume(tmp_path / "run")
     assert kept_bytes(tmp_path / "run") == expected
     assert everything_below(tmp_path / "run") == FINISHED
+
+
+def test_whoever_may_read_a_runs_rows_may_read_its_model(tmp_path):
+    start(said(), tmp_path / "run")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").iterdir()}
+    assert modes["model.safetensors"] == modes["rounds.jsonl"]
 
 
 def test_resuming_a_finished_run_leaves_it_alone(tmp_path):

@@ -1,5 +1,7 @@
 """The file of run and compare: defaults, changes, mistakes in one sentence, and what is built of it."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -246,11 +248,25 @@ def test_mistakes_in_a_file_name_the_file(tmp_path):
         load_run(tmp_path / "none.toml")
 
 
-def test_a_budget_with_no_plan_is_said_by_adel_and_left_to_the_others():
-    changes = ["training.budget=0.01", "fleet.upload=0.001"]
-    with pytest.raises(InfeasibleBudgetError, match="smallest budget"):
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (["training.budget=0.01", "fleet.upload=0.001"], "smallest budget"),
+        (["training.budget=0.001"], "even the last layer is expected to arrive"),
+    ],
+    ids=["uploads take longer", "nobody gets anywhere"],
+)
+def test_a_budget_with_no_plan_is_said_by_adel_and_left_to_the_others(changes, sentence):
+    with pytest.raises(InfeasibleBudgetError, match=sentence):
         build_experiment(load_run(None, [*changes, "strategy.name=adel"]))
     build_experiment(load_run(None, [*changes, "strategy.name=salf"]))
+
+
+def test_a_first_layer_that_hardly_ever_arrives_is_noted():
+    strategy = build_experiment(load_run(None, ["training.budget=0.3", "strategy.name=adel"])).strategy
+    assert any("the first layer is expected to arrive" in note for note in strategy.notes)
+    calm = build_experiment(load_run(None, ["strategy.name=adel"])).strategy
+    assert not any("first layer" in note for note in calm.notes)
 
 
 # -- fleets, data, models
@@ -305,6 +321,70 @@ def test_a_users_own_data_and_model_are_found_by_import_path():
     assert experiment.dataset is small_data()
     assert len(experiment.layers) == 1
     assert experiment.partition.sizes.min() >= 8
+
+
+def unseeded(shape, classes, seed):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+def test_a_model_that_does_not_seed_itself_has_the_first_weights_of_the_seed():
+    changes = ["model.factory=test_run_config:unseeded", "training.rounds=2"]
+
+    def weights(seed, strategy):
+        torch.rand(3)  # whatever else was drawn before
+        said = load_run(None, [*changes, f"training.seed={seed}", f"strategy.name={strategy}"])
+        return build_experiment(said).model[1].weight.detach().numpy()
+
+    before = torch.random.get_rng_state()
+    assert np.array_equal(weights(1, "salf"), weights(1, "drop"))
+    assert not np.array_equal(weights(1, "salf"), weights(2, "salf"))
+    torch.random.set_rng_state(before)
+
+
+def few_scores(shape, classes, seed):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.flatten(1)), x
+
+
+def pair(shape, classes, seed):
+    return Pair(64, classes)
+
+
+def of_one_argument(shape):
+    raise AssertionError
+
+
+class NoLatency:
+    """Has none of the methods."""
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("model.factory=test_run_config:few_scores", "3 scores per sample, but the data has 10 classes"),
+        ("model.factory=test_run_config:pair", "must return scores of shape (samples, 10), not a tuple"),
+        ("model.factory=test_run_config:of_one_argument", "cannot be called with (input_shape, classes, seed)"),
+        ("data.factory=test_run_config:of_one_argument", "cannot be called with no arguments"),
+        ("fleet.latency=test_run_config:NoLatency", "has no method layer_times"),
+    ],
+)
+def test_users_code_that_does_not_fit_is_one_sentence(change, sentence):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        build_experiment(load_run(None, [change]))
+
+
+def test_listed_devices_are_the_fleet_and_other_keys_beside_them_are_refused(tmp_path):
+    file = tmp_path / "listed.toml"
+    file.write_text("[[device]]\ncompute = 9.0\ncount = 4\n")
+    assert load_run(file).fleet.build(load_run(file).device, 0, 1.0).size == 4
+    load_run(file, ["fleet.dropout=0.1"])
+    for change in ("fleet.devices=500", "fleet.sigma=0.1", "fleet.file=other.csv"):
+        with pytest.raises(ConfigError, match="entries does not use it"):
+            load_run(file, [change])
 
 
 def test_each_device_holds_at_least_a_batch_where_there_is_enough():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -52,6 +53,9 @@ def _root(
 
 def main() -> None:
     """Run the command line; every error that adelfl raises on purpose is one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, not a traceback
     try:
         app()
     except AdelError as error:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def _bars(console: Console, width: int) -> Progress:
     return Progress(
-        TextColumn("{task.description:<" + str(width) + "}"),
+        TextColumn("{task.description:<" + str(width) + "}", markup=False),  # salf[average_over=all] is a name
         BarColumn(bar_width=32),
         TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[note]}", style="cyan"),
+        TextColumn("{task.fields[note]}", style="cyan", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),
         console=console,
@@ -30,7 +30,7 @@ def _bars(console: Console, width: int) -> Progress:
 class _Display:
     def __init__(self, width: int, again: str) -> None:
         self.again = again
-        self.console = Console(stderr=True)
+        self.console = Console(stderr=True, markup=False)
         self.bars = _bars(self.console, width)
 
     def __enter__(self) -> Self:

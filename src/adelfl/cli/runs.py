@@ -48,11 +48,14 @@ def run(
     """Simulate one strategy, and record it."""
     said = prepare(config, [*(changes or ()), *([f"engine.name={engine}"] if engine else ())], data_dir)
     from adelfl.cli.display import RunDisplay
+    from adelfl.config.build import build_data
     from adelfl.export.logs import Logs
     from adelfl.runner import start
 
-    name = f"{said.data.name}-{said.model.name}-{said.strategy.name.replace(':', '.')}-seed{said.training.seed}"
+    parts = [said.data.factory or said.data.name, said.model.factory or said.model.name, said.strategy.name]
+    name = "-".join([*(part.replace(":", ".") for part in parts), f"seed{said.training.seed}"])
     folder = out or _free(Path("runs") / name)
+    build_data(said)  # before the display opens: decoding has a bar of its own
     with RunDisplay(str(folder)) as display, Logs([target.value for target in log or ()], folder, warn) as logs:
 
         def report(row: dict[str, Any]) -> None:
@@ -83,7 +86,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an
 def compare(
     config: Config = None,
     strategies: Annotated[
-        str, typer.Option(help="Names, import paths, or name[option=value], separated by commas.")
+        str, typer.Option(help=r"Names, import paths, or name\[option=value], separated by commas.")
     ] = "adel,adel-paper,salf,drop,wait,heterofl,oracle",
     seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -103,7 +106,7 @@ def compare(
     said = prepare(config, changes, data_dir)
     from adelfl.cli.display import CompareDisplay
     from adelfl.report.curves import draw_comparison
-    from adelfl.report.style import save
+    from adelfl.report.style import check_picture, save
     from adelfl.runner import default_folder, jobs_of, run_all
 
     words = [word.strip() for word in strategies.split(",") if word.strip()]
@@ -120,28 +123,30 @@ def compare(
     todo = jobs_of(said, words, seeds, first_seed, folder, fresh)
     _check(todo)
     _say_versions(todo)
-    troubles: list[AdelError] = []
+    picture = plot or folder / "accuracy.png"
+    if plot is not None:
+        check_picture(plot)
+    troubles: list[tuple[Job, AdelError]] = []
     finished = []
     with CompareDisplay(words, seeds) as display:
         for job, result in run_all(todo, jobs, display.row):
             if isinstance(result, AdelError):
-                troubles.append(result)
+                troubles.append((job, result))
                 continue
             finished.append(job)
             display.done(job, result)
     contenders = _contenders(words, [job for job in todo if job in finished])
     if contenders:
-        picture = plot or folder / "accuracy.png"
-        save(draw_comparison(contenders, _title(said, contenders)), picture)
         _print_comparison(contenders, folder, picture, as_json)
+        save(draw_comparison(contenders, _title(said, contenders)), picture)
         if show:
             from adelfl.cli.plan import open_picture
 
             open_picture(picture)
-    for trouble in troubles[1:]:
-        typer.echo(f"error: {trouble}", err=True)
+    for job, trouble in troubles:
+        typer.echo(f"error: {job.strategy}, seed {job.seed}: {trouble}", err=True)
     if troubles:
-        raise troubles[0]
+        raise typer.Exit(2)
 
 
 def _print_comparison(contenders: list[Contender], folder: Path, picture: Path, as_json: bool) -> None:
@@ -173,7 +178,10 @@ def show(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
     from adelfl.record import RunRecord
     from adelfl.report.terminal import print_run
 
-    print_run(RunRecord.open(run))
+    try:
+        print_run(RunRecord.open(run))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as trouble:
+        raise ConfigError(f"{run}: its record is damaged ({type(trouble).__name__}: {trouble})") from None
 
 
 def _free(folder: Path) -> Path:

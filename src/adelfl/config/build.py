@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adelfl.config.run import DataSection, ModelSection, RunFile, TrainingSection
 from adelfl.errors import ConfigError
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from adelfl.simulation import Experiment
 
 
+def _made(key: str, path: str, *arguments: object) -> Any:  # noqa: ANN401 - whatever a user's code returns
+    """Call what a user names by its import path, if it can be called so."""
+    factory = import_object(key, path)
+    try:
+        inspect.signature(factory).bind(*arguments)
+    except (TypeError, ValueError) as trouble:
+        wanted = "(input_shape, classes, seed)" if arguments else "no arguments"
+        raise ConfigError(f"{key}: {path} cannot be called with {wanted} ({trouble})") from None
+    return factory(*arguments)
+
+
 @lru_cache(maxsize=2)
 def _dataset(name: str, data_dir: str | None, factory: str | None, validation: float = 0.0) -> Dataset:
     from adelfl.data import Dataset, load_dataset, split_validation
@@ -35,7 +46,7 @@ def _dataset(name: str, data_dir: str | None, factory: str | None, validation: f
         return replace(whole, x_train=x[kept], y_train=y[kept], x_test=x[held_out], y_test=y[held_out])
     if factory is None:
         return load_dataset(name, data_dir=data_dir)
-    found = import_object("data.factory", factory)()
+    found = _made("data.factory", factory)
     if not isinstance(found, Dataset):
         raise ConfigError(f"data.factory: {factory} must return an adelfl.data.Dataset, not {type(found).__name__}")
     return found
@@ -128,7 +139,9 @@ def _latency(said: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset
 
     given = said.latency
     if said.fleet.latency is not None:
-        found: LatencyModel = import_object("fleet.latency", said.fleet.latency)()
+        found: LatencyModel = _made("fleet.latency", said.fleet.latency)
+        if missing := [name for name in ("layer_times", "upload_times", "delivery") if not hasattr(found, name)]:
+            raise ConfigError(f"fleet.latency: {said.fleet.latency} has no method {', '.join(missing)}")
         return found
     costs = given.costs
     if isinstance(costs, str):
@@ -156,11 +169,12 @@ def build_network(said: RunFile) -> tuple[Dataset, nn.Module, tuple[Layer, ...]]
 def _network(said: RunFile, dataset: Dataset) -> tuple[nn.Module, tuple[Layer, ...]]:
     import torch
 
-    from adelfl.learning.layers import check_supported, find_layers, given_layers
+    from adelfl.learning.layers import check_output, check_supported, find_layers, given_layers
 
     model = _model(said.model, dataset, said.training.seed)
     check_supported(model)
     example = torch.from_numpy(dataset.x_train[:2])
+    check_output(model, example, dataset.classes)
     return model, given_layers(model, said.model.layers) if said.model.layers else find_layers(model, example)
 
 
@@ -180,7 +194,12 @@ def _model(said: ModelSection, dataset: Dataset, seed: int) -> nn.Module:
             width=said.width,
             init=said.init,
         )
-    found = import_object("model.factory", said.factory)(dataset.sample_shape, dataset.classes, seed)
+    import torch
+
+    # A model that draws its first weights from torch's own generator has the same ones for the same seed, too.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        found = _made("model.factory", said.factory, dataset.sample_shape, dataset.classes, seed)
     if not isinstance(found, nn.Module):
         raise ConfigError(f"model.factory: {said.factory} must return an nn.Module, not {type(found).__name__}")
     return found

@@ -226,9 +226,12 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
         raise ConfigError(where + first_mistake(RunFile, trouble)) from None
     # A key that this kind of fleet does not use is refused, rather than ignored.
     fleet = said.fleet
-    used = {"kind", *_ALWAYS} | ({"file"} if fleet.file else {"devices"} | _FLEET_KEYS[fleet.kind])
-    if unused := sorted(fleet.model_fields_set - used):
-        kind = "a fleet from a file" if fleet.file else f'kind = "{fleet.kind}"'
+    used, kind = {"devices"} | _FLEET_KEYS[fleet.kind], f'kind = "{fleet.kind}"'
+    if said.device or fleet.kind == "listed":
+        used, kind = set(), "a fleet of [[device]] entries"
+    elif fleet.file:
+        used, kind = {"file"}, "a fleet from a file"
+    if unused := sorted(fleet.model_fields_set - used - {"kind", *_ALWAYS}):
         raise ConfigError(f"{where}fleet.{unused[0]}: {kind} does not use it")
     if said.fleet.latency and (ignored := sorted(said.latency.model_fields_set - {"known"})):
         raise ConfigError(f"{where}latency.{ignored[0]}: fleet.latency names a model of its own, which does not use it")

@@ -69,7 +69,7 @@ class DeviceEntry(Section):
 def listed_fleet(entries: list[DeviceEntry]) -> Fleet:
     """The fleet that a file's [[device]] entries describe."""
     if not entries:
-        raise ConfigError("device: the fleet is empty; add [[device]] entries, or give a CSV file with --fleet")
+        raise ConfigError("device: the fleet is empty; add [[device]] entries, or name a CSV file")
     return Fleet.of(
         [d.compute for d in entries],
         [d.upload for d in entries],
@@ -94,6 +94,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 _WORDS = {
     "greater_than": "must be greater than {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
     "less_than_equal": "must be at most {le}",
     "finite_number": "must be a finite number",
     "float_type": "must be a number",

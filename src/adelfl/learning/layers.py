@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -218,15 +219,29 @@ def _run(model: nn.Module, example: Tensor) -> tuple[dict[str, int], set[int]]:
 
     handles = [module.register_forward_pre_hook(note) for module in names]
     try:
-        with _untouched(model), torch.enable_grad():
-            output = model(example.clone())  # some models work in place
-    except Exception as trouble:
-        shape = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
-        raise ConfigError(f"the model cannot be run on the example input of shape {shape}: {trouble}") from trouble
+        return ran, _reached(_output(model, example))
     finally:
         for handle in handles:
             handle.remove()
-    return ran, _reached(output)
+
+
+def _output(model: nn.Module, example: Tensor) -> Any:  # noqa: ANN401 - whatever the model returns
+    try:
+        with _untouched(model), torch.enable_grad():
+            return model(example.clone())  # some models work in place
+    except Exception as trouble:
+        shape = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
+        raise ConfigError(f"the model cannot be run on the example input of shape {shape}: {trouble}") from trouble
+
+
+def check_output(model: nn.Module, example: Tensor, classes: int) -> None:
+    """Raise ConfigError unless the model gives a score for each class of each sample."""
+    output = _output(model, example)
+    shape = tuple(output.shape) if isinstance(output, Tensor) else f"a {type(output).__name__}"
+    if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[0] != len(example):
+        raise ConfigError(f"the model must return scores of shape (samples, {classes}), not {shape}")
+    if output.shape[1] < classes:
+        raise ConfigError(f"the model gives {output.shape[1]} scores per sample, but the data has {classes} classes")
 
 
 @contextmanager

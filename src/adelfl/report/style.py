@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from adelfl.errors import ConfigError
@@ -77,11 +78,18 @@ def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
     return [own.pop(name) if name in own else left.pop(0) if left else (GREY, ":") for name in names]
 
 
-def save(fig: Figure, path: Path, dpi: int = 150) -> None:
-    """Write the figure; the ending of the name tells the format."""
-    allowed = sorted(fig.canvas.get_supported_filetypes())
+def check_picture(path: Path) -> None:
+    """Raise ConfigError if no picture can be written there: better before the work than after it."""
+    allowed = sorted(FigureCanvasBase.get_supported_filetypes())
     if path.suffix.lstrip(".").lower() not in allowed:
         raise ConfigError(f"{path}: a picture's name must end in one of {', '.join(allowed)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.parent}")
+
+
+def save(fig: Figure, path: Path, dpi: int = 150) -> None:
+    """Write the figure; the ending of the name tells the format."""
+    check_picture(path)
     try:
         fig.savefig(path, dpi=dpi)
     except OSError as trouble:

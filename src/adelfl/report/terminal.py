@@ -95,8 +95,9 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
         quarters = [f"{c.at(q):.0%}" for q in QUARTERS]
         table.add_row(escape(c.label), final, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}", style=style)
     _print_whole(table, console)
+    seeds = max(c.final.size for c in contenders)
     console.print(
-        f"[dim]mean ± standard error over {max(c.final.size for c in contenders)} seeds; final: mean over the "
+        f"[dim]mean ± standard error over {seeds} {'seed' if seeds == 1 else 'seeds'}; final: mean over the "
         "last tenth of the budget; depth: mean share of layers that devices finished in time[/dim]",
         soft_wrap=True,
     )
@@ -161,7 +162,7 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
     """Print one line per run."""
     console = console or Console(highlight=False)
     if not records:
-        console.print(f"no runs below {root}")
+        console.print(f"no runs below {escape(str(root))}")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("run", "strategy", "seed", "rounds", "accuracy", "state"):

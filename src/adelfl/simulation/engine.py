@@ -116,6 +116,19 @@ class _Ready:
     train: Callable[[], float] | None  # None if nobody contributes
 
 
+def _check_orders(strategy: Strategy, orders: Orders, devices: Ints) -> None:
+    """Raise ConfigError if what a strategy asks for cannot be done."""
+    said, batch = f"strategy {strategy.name!r}: orders gave", orders.batch
+    if np.shape(batch) != devices.shape:
+        raise ConfigError(f"{said} batch sizes of shape {np.shape(batch)} for {devices.size} devices")
+    if not isinstance(batch, np.ndarray) or batch.dtype.kind not in "iu":
+        raise ConfigError(f"{said} batch sizes that are not an array of whole numbers")
+    if batch.size and batch.min() < 0:
+        raise ConfigError(f"{said} a batch size of {batch.min()}; 0 lets a device sit out")
+    if not orders.deadline >= 0.0:
+        raise ConfigError(f"{said} a deadline of {orders.deadline} s; it must not be negative")
+
+
 class _Run:
     def __init__(self, experiment: Experiment, writer: RunWriter | None, report: Report | None) -> None:
         self.experiment, self.writer, self.report = experiment, writer, report
@@ -211,17 +224,15 @@ class _Run:
             return None
         devices = draw_cohort(s, e.seed, t)
         orders = strategy.orders(t, devices)
-        if np.shape(orders.batch) != devices.shape:
-            what = f"batch sizes of shape {np.shape(orders.batch)} for {devices.size} devices"
-            raise ConfigError(f"strategy {strategy.name!r}: orders gave {what}")
+        _check_orders(strategy, orders, devices)
         drawn = draw_round(strategy, self.world, t, now, devices, orders)
         progress, length = drawn.progress, drawn.length
         if now + length > s.budget * (1 + 1e-9):
             return None
-        A = strategy.weights(t, progress)
-        if np.shape(A) != (devices.size, s.layers):
+        A = np.asarray(strategy.weights(t, progress), dtype=np.float64)
+        if A.shape != (devices.size, s.layers):
             wanted = f"({devices.size}, {s.layers}), devices by layers"
-            raise ConfigError(f"strategy {strategy.name!r}: weights must have shape {wanted}, not {np.shape(A)}")
+            raise ConfigError(f"strategy {strategy.name!r}: weights must have shape {wanted}, not {A.shape}")
         end = now + length
         strategy.observe(
             Outcome(t, devices, orders.batch, progress.z, drawn.seconds, drawn.upload, max(0.0, s.budget - end))

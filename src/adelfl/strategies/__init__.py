@@ -48,7 +48,7 @@ def find_strategy(name: str) -> type[Strategy]:
     path = known.get(name, name)
     if ":" not in path:
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
         raise ConfigError(f"strategy {name!r} is not known; {hint} Others are given as package.module:Class")
     found = import_object("strategy", path)
     if not (isinstance(found, type) and issubclass(found, Strategy)):

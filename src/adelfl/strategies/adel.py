@@ -103,6 +103,7 @@ class Adel(Strategy):
         self.chooses_rounds = rounds == "auto" and schedule is None
         if self.chooses_rounds:
             self._rounds = best_rounds(setting.problem(), max_rounds or _MOST_ROUNDS * setting.rounds, self._weighting)
+        self._expected: Floats | None = None  # rounds in which somebody delivers each layer
         if schedule is None:
             schedule = self._first_plan()
         self._schedule = schedule
@@ -149,6 +150,8 @@ class Adel(Strategy):
         if late.any():
             out = int(self.setting.fleet.count[late].sum())
             said.append(f"{out} devices sit out: their uploads outlast every deadline (at most {self._T.max():.4g} s)")
+        if self._expected is not None and self._expected[0] < 1.0:
+            said.append(f"the first layer is expected to arrive {self._expected[0]:.2g} times in all: too little time")
         if self.chooses_rounds:
             said.append(f"{self._rounds} rounds were chosen")
         return tuple(said)
@@ -243,7 +246,7 @@ class Adel(Strategy):
         fleet = s.fleet
         crew = self._crew(0, fleet.compute, fleet.upload, fleet.count.astype(np.float64), np.ones(fleet.groups))
         found = self._solve(crew, 0, s.budget, THOROUGH)
-        return Schedule(
+        schedule = Schedule(
             fleet,
             s.layers,
             found.T,
@@ -252,6 +255,16 @@ class Adel(Strategy):
             cohort=s.cohort,
             local_iterations=s.local_iterations,
         )
+        if isinstance(s.latency, Exponential):
+            self._expected = _times_filled(schedule)
+            if self._expected[-1] < 1.0:
+                raise InfeasibleBudgetError(
+                    f"no plan: in {schedule.rounds} rounds and {s.budget:.4g} s even the last layer is expected to "
+                    f"arrive {self._expected[-1]:.2g} times in all; give more time, or plan fewer rounds",
+                    binding="the time of all devices together",
+                    smallest_budget=None,
+                )
+        return schedule
 
     def _plan(self, t: int, left: float) -> TightPlan:
         """The rounds from t on, with what is believed by now."""
@@ -288,3 +301,10 @@ class Adel(Strategy):
             uniform=self.deadlines == "uniform",
             effort=effort,
         )
+
+
+def _times_filled(schedule: Schedule) -> Floats:
+    """In how many rounds somebody is expected to deliver each layer, from some of them, shape (L,)."""
+    some = np.unique(np.linspace(0, schedule.rounds - 1, min(schedule.rounds, 16)).round().astype(np.int64))
+    filled: Floats = np.mean([1.0 - schedule.p_empty(int(t)) for t in some], axis=0) * schedule.rounds
+    return filled
