@@ -451,7 +451,10 @@ def test_a_record_of_the_wrong_shape_is_one_sentence(here, damage):
     assert typed("run", "--out", "r", *small).code == 0
     about = json.loads((here / "r" / "run.json").read_text())
     (here / "r" / "run.json").write_text(json.dumps(about | damage))
-    assert_one_sentence(typed("show", "r"), "damaged")
+    done = typed("show", "r")
+    assert done.code == 2
+    assert done.err.splitlines() == [line for line in done.err.splitlines() if line.startswith("error: r: its record")]
+    assert "damaged" in done.err
 
 
 def test_compare_rehearses_flower_as_run_does(here):

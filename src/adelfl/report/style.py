@@ -84,7 +84,7 @@ def check_picture(path: Path) -> None:
     if path.suffix.lstrip(".").lower() not in allowed:
         raise ConfigError(f"{path}: a picture's name must end in one of {', '.join(allowed)}")
     if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
+        raise ConfigError(f"{path}: cannot be written (there is no folder {path.parent})")
 
 
 def save(fig: Figure, path: Path, dpi: int = 150) -> None:
