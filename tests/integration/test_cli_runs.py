@@ -580,3 +580,4 @@ def smallest_budget_per_seed(here):
 def test_help_names_every_command():
     said = typed("--help").out
     assert all(command in said for command in ("run", "compare", "resume", "list", "show", "plan"))
+    assert "Folder of an interrupted run." in typed("resume", "--help").out
