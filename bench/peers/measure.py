@@ -36,7 +36,7 @@ class Request:
     batches: Integers | None
     """In a cross-check: the rows that every device must take. Otherwise each device draws its own."""
     check: Path | None
-    rows: Path | None
+    rows: Path | None = None
     """The file that ``batches`` are from. adelfl draws its own, as in a timed run, and leaves them there for others."""
     variant: str = ""
     """One of the ways in which this peer can be set up (simulators.py lists them); empty: the plain one."""
