@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import matplotlib
@@ -12,6 +13,8 @@ from adelfl.report.style import BLUE, GREY, RC, figure
 
 Row = tuple[str, float, float]
 """Name, mean in percent, standard error."""
+
+_TITLE_WIDTH = 42  # characters that fit above a panel
 
 
 def draw_dots(panels: Sequence[tuple[str, Sequence[Row]]], title: str, columns: int = 2) -> Figure:
@@ -28,7 +31,7 @@ def draw_dots(panels: Sequence[tuple[str, Sequence[Row]]], title: str, columns: 
                 ax.errorbar(mean, y, xerr=error, fmt="o", color=BLUE, markerfacecolor=fill, capsize=2)
             ax.axvline(ceiling, color=GREY, linestyle="--", linewidth=1.3)
             ax.set_yticks(range(len(others)), [label for label, _, _ in others])
-            ax.set(title=name)
+            ax.set(title=textwrap.fill(name, _TITLE_WIDTH))
             ax.xaxis.set_major_locator(MaxNLocator(5))
             ax.xaxis.set_major_formatter(PercentFormatter(decimals=0))
         for ax in axes[len(panels) :]:
