@@ -18,7 +18,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,47 +26,17 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
+from adelfl.atomic import RunBusyError, Weights, lock, write_json, write_weights
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Weights = dict[str, NDArray[Any]]
-
 _LINES_AT_ONCE, _SECONDS_AT_ONCE = 32, 0.5
 _STOPPED = 100.0  # times a usual round: no round takes that long
 _one_line = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps with separators builds an encoder every time
-
-
-class RunBusyError(AdelError):
-    """Another process is writing this run."""
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` that takes its place if all goes well, and goes if not."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write JSON so that readers see the old file or the new one, never half of it."""
-    with _replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-
-
-def _write_weights(path: Path, weights: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
-    # Not save_file: it writes by way of a file of its own, which a kill leaves behind and only its owner may read.
-    content = save({name: np.asarray(w, order="C") for name, w in weights.items()}, metadata=metadata)
-    with _replacing(path) as temporary:
-        temporary.write_bytes(content)
 
 
 @dataclass(frozen=True)
@@ -84,7 +53,7 @@ class RunWriter:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = _lock(folder)
+        self._lock = lock(folder)
         try:
             self._rounds: IO[bytes] = (folder / "rounds.jsonl").open("ab")
             self._wall: IO[bytes] = (folder / "wall.jsonl").open("ab")
@@ -171,18 +140,15 @@ class RunWriter:
             os.fsync(file.fileno())
         ends = {f"{name}_bytes": str(file.seek(0, os.SEEK_END)) for name, file in self._files()}
         metadata = {"round": str(round), "time": repr(time), **ends}
-        _write_weights(self.folder / "checkpoint.safetensors", weights, metadata)
+        write_weights(self.folder / "checkpoint.safetensors", weights, metadata)
 
     def finish(self, result: Mapping[str, Any], weights: Weights) -> None:
         """End the run: model, then result, then the checkpoint goes."""
         self.flush()
-        _write_weights(self.folder / "model.safetensors", weights, {})
+        write_weights(self.folder / "model.safetensors", weights, {})
         write_json(self.folder / "result.json", result)
-        for name in (
-            "checkpoint.safetensors",
-            ".checkpoint.safetensors.tmp",
-        ):  # the second: of a writer that was killed
-            (self.folder / name).unlink(missing_ok=True)
+        for left in self.folder.glob("*checkpoint.safetensors*"):  # and the temporary one of a writer that was killed
+            left.unlink(missing_ok=True)
 
     def fail(self, sentence: str, traceback: str | None = None) -> None:
         """Note why the run could not go on, and where in the code if that helps; :meth:`reopen` forgets it."""
@@ -217,26 +183,12 @@ class RunWriter:
 
 def discard(folder: Path) -> None:
     """Remove a run, unless another process is writing it."""
-    lock = _lock(folder)
+    held = lock(folder)
     try:
         shutil.rmtree(folder)
     finally:
-        if lock is not None:
-            os.close(lock)
-
-
-def _lock(folder: Path) -> int | None:
-    try:
-        import fcntl
-    except ImportError:  # pragma: no cover - Windows has no flock; two writers are then the user's care
-        return None
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise RunBusyError(f"{folder}: another process is writing this run") from None
-    return descriptor
+        if held is not None:
+            os.close(held)
 
 
 @dataclass(frozen=True)

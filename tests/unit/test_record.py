@@ -10,11 +10,12 @@ import pytest
 from small_worlds import everything_below, kept_bytes, typed
 
 from adelfl import record as record_module
+from adelfl.atomic import RunBusyError, write_json
 from adelfl.config.build import build_data
 from adelfl.config.run import load_run
 from adelfl.data import iid
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
-from adelfl.record import RunBusyError, RunRecord, RunWriter, find_runs, write_json
+from adelfl.record import RunRecord, RunWriter, find_runs
 from adelfl.report.run import plot
 from adelfl.runner import Job, made_elsewhere, resume, run_job, start
 from adelfl.schedule import Schedule

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from small_worlds import typed
 
+from adelfl.atomic import write_json
 from adelfl.errors import ConfigError
-from adelfl.record import RunRecord, write_json
+from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.groups import MOST_GROUPS, gather
 from adelfl.report.html import write_report

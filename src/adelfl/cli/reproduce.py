@@ -82,7 +82,7 @@ def reproduce(
 
 def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
     """Write what stays behind: tables, claims, a picture."""
-    from adelfl.record import write_json
+    from adelfl.atomic import write_json
     from adelfl.report.style import save
 
     stem.parent.mkdir(parents=True, exist_ok=True)

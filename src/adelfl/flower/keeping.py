@@ -10,13 +10,14 @@ from typing import Any
 
 from flwr.app import MetricRecord
 
+from adelfl.atomic import write_json
 from adelfl.clock import wall_seconds
 from adelfl.errors import ConfigError
 from adelfl.flower.nodes import Node
 from adelfl.flower.session import Session, Weights
 from adelfl.flower.terms import Round, Terms
 from adelfl.planner import Constants
-from adelfl.record import RunRecord, RunWriter, write_json
+from adelfl.record import RunRecord, RunWriter
 from adelfl.summary import Summary
 
 _STATE = "flower.json"

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from adelfl.atomic import Weights
 from adelfl.clock import VirtualClock, monotonic
 from adelfl.errors import AdelError, ConfigError
 from adelfl.learning.engines import build_engine, find_device
 from adelfl.learning.estimate import look_at
 from adelfl.learning.hetero import Hetero
 from adelfl.learning.work import RoundWork, Samples
-from adelfl.record import Checkpoint, RunRecord, RunWriter, Weights
+from adelfl.record import Checkpoint, RunRecord, RunWriter
 from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
 from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.world import World

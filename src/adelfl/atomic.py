@@ -1,0 +1,63 @@
+"""Files that are there whole or not at all, and folders that one process at a time writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from adelfl.errors import AdelError
+
+Weights = dict[str, NDArray[Any]]
+
+
+class RunBusyError(AdelError):
+    """Another process is writing this run."""
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file beside ``path`` that takes its place if all goes well, and goes if not."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON so that readers see the old file or the new one, never half of it."""
+    with _replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def write_weights(path: Path, weights: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+    """Write safetensors in the same way."""
+    # Not save_file: it writes by way of a file of its own, which a kill leaves behind and only its owner may read.
+    content = save({name: np.asarray(w, order="C") for name, w in weights.items()}, metadata=metadata)
+    with _replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def lock(folder: Path) -> int | None:
+    """Hold a folder against other writers until the descriptor is closed; None where that cannot be done."""
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover - Windows has no flock; two writers are then the user's care
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise RunBusyError(f"{folder}: another process is writing this run") from None
+    return descriptor
