@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
-from adelfl import errors
+from adelfl import errors, runner
 from adelfl.cli.runs import _title
 from adelfl.config.run import load_run
 from adelfl.record import RunRecord
@@ -425,6 +425,16 @@ def test_a_crash_in_a_users_model_is_one_sentence_for_each_run_and_the_rows_stay
     for name in ("salf", "drop"):
         assert "in forward" in json.loads((here / "c" / f"{name}-seed0" / "failed.json").read_text())["traceback"]
         assert (here / "c" / f"{name}-seed0" / "rounds.jsonl").read_text()
+
+
+def test_what_failed_is_said_in_the_order_asked_whichever_ended_first(here, monkeypatch):
+    def backwards(jobs, workers, report):
+        return ((job, errors.AdelError("it broke")) for job in reversed(jobs))
+
+    monkeypatch.setattr(runner, "run_all", backwards)
+    done = typed("compare", "--strategies=salf,drop", "--seeds=2", "--out", "c", *small)
+    said = [line.split(": ")[1] for line in done.err.splitlines() if line.startswith("error: ")]
+    assert said == ["salf, seed 0", "drop, seed 0", "salf, seed 1", "drop, seed 1"]
 
 
 @pytest.mark.parametrize("plot", ["picture.xyz", "nowhere/picture.png"])

@@ -126,12 +126,12 @@ def compare(
     picture = plot or folder / "accuracy.png"
     if plot is not None:
         check_picture(plot)
-    troubles: list[tuple[Job, AdelError]] = []
+    troubles: dict[Job, AdelError] = {}
     finished = []
     with CompareDisplay(words, seeds) as display:
         for job, result in run_all(todo, jobs, display.row):
             if isinstance(result, AdelError):
-                troubles.append((job, result))
+                troubles[job] = result
                 continue
             finished.append(job)
             display.done(job, result)
@@ -143,8 +143,8 @@ def compare(
             from adelfl.cli.plan import open_picture
 
             open_picture(picture)
-    for job, trouble in troubles:
-        typer.echo(f"error: {job.strategy}, seed {job.seed}: {trouble}", err=True)
+    for job in (job for job in todo if job in troubles):  # not as they ended, which is a matter of chance
+        typer.echo(f"error: {job.strategy}, seed {job.seed}: {troubles[job]}", err=True)
     if troubles:
         raise typer.Exit(2)
 
