@@ -9,9 +9,10 @@ from small_worlds import dataset_of
 from torch import nn
 
 from adelfl.config.build import build_data, build_experiment
-from adelfl.config.run import RunFile, load_run
+from adelfl.config.run import _IDLE_IN_MODEL, RunFile, load_run
 from adelfl.data import iid
 from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.learning.models import MODELS, build_model
 from adelfl.learning_rate import ConstantRate, InverseDecay
 from adelfl.runner import default_folder, jobs_of, parse_strategy
 from adelfl.theory.participation import mean_depth
@@ -197,6 +198,7 @@ MISTAKES = {
     "all frozen": ("model.factory=test_run_config:frozen", "cannot be trained"),
     "layers that are not there": ("model.layers=[['dense9']]", "'dense9'"),
     "layers that leave some out": ("model.layers=[['dense1'], ['dense2']]", "is in no entry"),
+    "layers in reverse": ("model.layers=[['dense3'], ['dense2'], ['dense1']]", "not that of backpropagation"),
     "cohort larger than the fleet": ("training.cohort=31", "training.cohort: must be at most the fleet's 30"),
     "no such file": ("fleet.file=none.csv", "none.csv"),
     "no such partition": ("data.partition_file=none.npz", "none.npz"),
@@ -385,6 +387,50 @@ def test_listed_devices_are_the_fleet_and_other_keys_beside_them_are_refused(tmp
     for change in ("fleet.devices=500", "fleet.sigma=0.1", "fleet.file=other.csv"):
         with pytest.raises(ConfigError, match="entries does not use it"):
             load_run(file, [change])
+
+
+IDLE = {
+    "data.alpha=0.5": (),
+    "data.partition=iid": ("data.partition_file=p.npz",),
+    "data.name=mnist": ("data.factory=m:f",),
+    "model.norm=batch": (),
+    "model.hidden=[8]": ("model.name=cnn",),
+    "model.width=0.5": ("model.factory=m:f",),
+    "fleet.slow=1.0": (),
+    "latency.spread=0.3": (),
+    "latency.samples=[1.0, 2.0]": ("latency.law=gamma",),
+    "latency.upload_spread=0.3": (),
+    "latency.upload_law=gamma": ("latency.trace=t.csv",),
+    "latency.forward=1.0": ("fleet.latency=m:L",),
+}
+
+
+@pytest.mark.parametrize("change", IDLE)
+def test_a_key_that_does_nothing_beside_the_others_is_refused(change):
+    with pytest.raises(ConfigError, match=f"^{change.partition('=')[0]}: .*does not use it$"):
+        load_run(None, [*IDLE[change], change])
+
+
+def test_a_change_may_leave_what_was_said_before_it_without_use_but_not_what_comes_after(tmp_path):
+    file = tmp_path / "skewed.toml"
+    file.write_text('[data]\npartition = "dirichlet"\nalpha = 0.1\n')
+    assert load_run(file, ["data.partition=iid"]).data.partition == "iid"
+    load_run(file, ["data.alpha=0.2", "data.partition=iid"])
+    with pytest.raises(ConfigError, match=r"data\.alpha: "):
+        load_run(file, ["data.partition=iid", "data.alpha=0.2"])
+    file.write_text("[data]\nalpha = 0.1\n")
+    with pytest.raises(ConfigError, match=r"skewed\.toml: data\.alpha: partition = \"iid\" does not use it"):
+        load_run(file, ["training.rounds=5"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_model_is_said_not_to_use_it_does_not_use(name):
+    def built(**more):
+        model = build_model(name, input_shape=(3, 32, 32), classes=10, seed=0, width=0.25, **more)
+        return [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
+
+    for key, value in (("hidden", (5, 3)), ("norm", "batch")):
+        assert (built() == built(**{key: value})) == (key in _IDLE_IN_MODEL[name])
 
 
 def test_each_device_holds_at_least_a_batch_where_there_is_enough():

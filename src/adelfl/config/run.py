@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,7 +62,10 @@ _FLEET_KEYS = {
     "listed": set(),
 }
 
-
+_IDLE_IN_MODEL = {"mlp": {"norm"}, "cnn": {"hidden", "norm"}, "transformer": {"hidden", "norm"}} | {
+    name: {"hidden"} for name in ("vgg11", "vgg13", "resnet18")
+}
+_LAW_KEYS = {"spread": {"shifted", "gamma", "lognormal"}, "samples": {"samples"}}
 _ALWAYS = ("latency", "dropout", "drift", "throttled", "churn", "misjudged", "misjudged_each")
 
 
@@ -224,22 +228,68 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
         said = RunFile.model_validate(values)
     except ValidationError as trouble:
         raise ConfigError(where + first_mistake(RunFile, trouble)) from None
-    # A key that this kind of fleet does not use is refused, rather than ignored.
-    fleet = said.fleet
+    _refuse_idle(said, [change.partition("=")[0].strip() for change in changes], where)
+    if said.training.budget is not None and said.training.depth is not None:
+        raise ConfigError(f"{where}training: give budget (seconds) or depth (mean share of layers), not both")
+    return said
+
+
+@dataclass(frozen=True)
+class _Idle:
+    """Keys of a section that do nothing, why, and the keys elsewhere that make it so."""
+
+    section: str
+    keys: set[str]
+    why: str
+    because: tuple[str, ...]
+
+
+def _idle(said: RunFile) -> Iterator[_Idle]:
+    """What the other keys leave without effect."""
+    data, model, fleet, latency = said.data, said.model, said.fleet, said.latency
+    if data.factory:
+        why = "data.factory makes the data set, and does not use it"
+        yield _Idle("data", {"name", "data_dir"}, why, ("data.factory",))
+    if data.partition_file:
+        why = "data.partition_file says who holds what, and does not use it"
+        yield _Idle("data", {"partition", "alpha"}, why, ("data.partition_file",))
+    elif data.partition == "iid":
+        yield _Idle("data", {"alpha"}, 'partition = "iid" does not use it', ("data.partition",))
+    if model.factory:
+        why = "model.factory makes the model, and does not use it"
+        yield _Idle("model", set(ModelSection.model_fields) - {"factory", "layers"}, why, ("model.factory",))
+    else:
+        idle = _IDLE_IN_MODEL.get(model.name, set())
+        yield _Idle("model", idle, f'name = "{model.name}" does not use it', ("model.name",))
     used, kind = {"devices"} | _FLEET_KEYS[fleet.kind], f'kind = "{fleet.kind}"'
     if said.device or fleet.kind == "listed":
         used, kind = set(), "a fleet of [[device]] entries"
     elif fleet.file:
         used, kind = {"file"}, "a fleet from a file"
-    if unused := sorted(fleet.model_fields_set - used - {"kind", *_ALWAYS}):
-        raise ConfigError(f"{where}fleet.{unused[0]}: {kind} does not use it")
-    if said.fleet.latency and (ignored := sorted(said.latency.model_fields_set - {"known"})):
-        raise ConfigError(f"{where}latency.{ignored[0]}: fleet.latency names a model of its own, which does not use it")
-    if said.latency.trace and (ignored := sorted(said.latency.model_fields_set & {"upload_law", "upload_spread"})):
-        raise ConfigError(f"{where}latency.{ignored[0]}: uploads follow latency.trace, which does not use it")
-    if said.training.budget is not None and said.training.depth is not None:
-        raise ConfigError(f"{where}training: give budget (seconds) or depth (mean share of layers), not both")
-    return said
+    idle = set(FleetSection.model_fields) - used - {"kind", *_ALWAYS}
+    yield _Idle("fleet", idle, f"{kind} does not use it", ("fleet.kind", "fleet.file"))
+    if fleet.latency:
+        why = "fleet.latency names a model of its own, which does not use it"
+        yield _Idle("latency", set(LatencySection.model_fields) - {"known"}, why, ("fleet.latency",))
+        return
+    idle = {key for key, users in _LAW_KEYS.items() if latency.law not in users}
+    yield _Idle("latency", idle, f'law = "{latency.law}" does not use it', ("latency.law",))
+    if latency.trace:
+        why = "uploads follow latency.trace, which does not use it"
+        yield _Idle("latency", {"upload_law", "upload_spread"}, why, ("latency.trace",))
+    elif latency.upload_law not in _LAW_KEYS["spread"]:
+        why = f'upload_law = "{latency.upload_law}" does not use it'
+        yield _Idle("latency", {"upload_spread"}, why, ("latency.upload_law",))
+
+
+def _refuse_idle(said: RunFile, changed: list[str], where: str) -> None:
+    """Refuse a key that does nothing, rather than ignore it; but a change may leave what was said before without use."""
+    when = {key: number for number, key in enumerate(changed)}
+    for idle in _idle(said):
+        cause = max(when.get(key, -1) for key in idle.because)
+        for key in sorted(getattr(said, idle.section).model_fields_set & idle.keys):
+            if when.get(name := f"{idle.section}.{key}", -1) >= cause:
+                raise ConfigError(f"{where}{name}: {idle.why}")
 
 
 def _make_absolute(values: dict[str, Any]) -> None:

@@ -96,7 +96,8 @@ _CIFAR_BASELINES = ("salf", "drop", "wait")
 def _cifar(name: str, scale: str, partition: str, local_iterations: int = 1) -> tuple[tuple[str, ...], int]:
     """Changes that all studies of CIFAR-10 share, and the number of rounds."""
     steps = f"training.local_iterations={local_iterations}"
-    common = ("data.name=cifar10", f"model.name={name}", f"data.partition={partition}", "data.alpha=0.5", steps)
+    skew = ("data.alpha=0.5",) if partition == "dirichlet" else ()
+    common = ("data.name=cifar10", f"model.name={name}", f"data.partition={partition}", *skew, steps)
     if scale == "full":
         rounds = 2000 // local_iterations
         return (*common, f"training.rounds={rounds}", "training.batch=16"), rounds

@@ -101,10 +101,10 @@ class World:
         return P
 
     def there(self, devices: Ints, t: int, now: float) -> Bools:
-        """Who takes part in round t; nobody knows it beforehand."""
+        """Who of a round's cohort takes part in it; nobody knows it beforehand."""
         found = np.ones(devices.size, dtype=np.bool_)
         if self.dropout:
-            found &= rng_for(self.seed, "dropout", t).random(self.compute.size)[devices] >= self.dropout
+            found &= rng_for(self.seed, "dropout", t).random(devices.size) >= self.dropout
         if self.churn:
             come, leave = self._stay
             found &= (come[devices] <= now / self.budget) & (now / self.budget < leave[devices])
