@@ -36,7 +36,7 @@ from adelfl.learning.engines import LocalWork, build_engine, choose, find_device
 from adelfl.learning.estimate import estimate_constants, look_at
 from adelfl.learning.layers import find_layers, given_layers
 from adelfl.learning.models import build_model
-from adelfl.learning.work import RoundWork
+from adelfl.learning.work import RoundWork, Samples
 from adelfl.simulation import Experiment
 from adelfl.strategies import Progress, find_strategy
 
@@ -191,6 +191,46 @@ def test_rows_of_devices_that_stopped_leave_the_backward_pass():
     with patch.object(operations._Linear, "grads", watched):
         after_one_round("fused", experiment, work)
     assert seen == [9, 7, 3]  # the last layer, then without the 2 rows of depth 1, then without the 4 of depth 2
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(work=rounds(3, 4), own=st.booleans(), chunk=st.sampled_from([1, 300, 96 << 20]))
+def test_samples_that_are_drawn_several_times_count_as_often(work, own, chunk):
+    if own:  # four of its own for each device; otherwise all draw from the same four
+        work = replace(work, rows=(work.rows[0] + 4 * np.repeat(np.arange(work.sizes.size), work.sizes),))
+    experiment = experiment_of("salf", weight_decay=0.5)
+    with patch.object(fused, "_CHUNK_BYTES", chunk):
+        after, loss = after_one_round("fused", experiment, work)
+    assert furthest(after, reference(experiment, work)) < 2e-6
+    assert loss == pytest.approx(after_one_round("loop", experiment, work)[1], rel=1e-5, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "through"),
+    [
+        ([0, 1, 0, 0, 7, 8, 7, 9], 5),
+        ([0, 1, 2, 3, 7, 8, 9, 9], 7),
+        ([0, 1, 2, 3, 6, 7, 8, 9], 8),
+        ([0, 1, 0, 0, 0, 8, 7, 9], 8),
+    ],
+    ids=["several", "one", "none", "held by both"],
+)
+def test_what_a_device_draws_again_goes_through_once(rows, through):
+    experiment = experiment_of("salf")
+    work = RoundWork(
+        (np.array(rows),), np.array([4, 4]), np.full((2, 3), 0.5), Progress(np.array([3, 3]), 3, 1, np.ones(2)), 0.1
+    )
+    seen = []
+    plain = Samples.inputs
+
+    def watched(self, index):
+        seen.append(index.shape[0])
+        return plain(self, index)
+
+    with patch.object(Samples, "inputs", watched):
+        after, _ = after_one_round("fused", experiment, work)
+    assert seen == [through]
+    assert furthest(after, reference(experiment, work)) < 2e-6
 
 
 @pytest.mark.parametrize("engine", ["fused", "stacked", "loop"])

@@ -283,7 +283,7 @@ def _idle(said: RunFile) -> Iterator[_Idle]:
 
 
 def _refuse_idle(said: RunFile, changed: list[str], where: str) -> None:
-    """Refuse a key that does nothing, rather than ignore it; but a change may leave what was said before without use."""
+    """Refuse a key that does nothing, rather than ignore it; a change may leave what was said before it without use."""
     when = {key: number for number, key in enumerate(changed)}
     for idle in _idle(said):
         cause = max(when.get(key, -1) for key in idle.because)

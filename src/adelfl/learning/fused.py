@@ -7,7 +7,8 @@ the rows that reach layer l are a prefix: rows of devices that stopped leave the
     grad^l = Σ_i A[u(i),l]/S_u(i) ∂loss_i/∂w^l          over the rows i of devices that deliver layer l
 
 1/S_u goes into the loss. A[·,l] goes into the step where all who deliver layer l weigh the same, as in every strategy
-but ``adel``; otherwise the layer's rows are weighted one by one.
+but ``adel``; otherwise the layer's rows are weighted one by one. A sample that a device has drawn several times is a row
+that weighs as much more.
 
 The walk needs a chain of known operations (nested ``nn.Sequential``); each knows how to go back for a prefix of rows,
 separately for its input (plain) and for its parameters (weighted).
@@ -28,11 +29,12 @@ from torch import Tensor, nn
 from adelfl.errors import ConfigError
 from adelfl.learning.layers import Layer
 from adelfl.learning.operations import STEPS, is_known
-from adelfl.learning.work import Engine, RoundWork, Samples
+from adelfl.learning.work import Engine, Ints, RoundWork, Samples
 
 # More rows than fit are taken in turns: their activations into memory, and their inputs, which are gathered, multiplied
 # and multiplied again on the way back, into a share of the processor's cache; but not too few of them.
 _CHUNK_BYTES, _INPUT_BYTES, _FEW_ROWS = 256 << 20, 3 << 20, 512
+_REPEATED = 0.03  # share of a round's draws that must be repeats for merging them to be worth while
 
 
 def primitives(model: nn.Module) -> list[nn.Module] | None:
@@ -183,7 +185,7 @@ class _Rows:
     start, end : int
         Which rows of the round.
     share : Tensor, shape (n,)
-        1/S_u of each row.
+        1/S_u of each row, times the number of its draws.
     reach : list of int, length L
         How many rows (a prefix) deliver layer l.
     weight : list of Tensor or None, length L
@@ -208,6 +210,31 @@ class _Step:
 
 
 @dataclass(frozen=True, eq=False)
+class _Draws:
+    """A round's samples, device after device: ``sizes`` of them, and how often each was drawn (None: once)."""
+
+    rows: Ints
+    sizes: Ints
+    times: Ints | None = None
+
+    def merged(self, seen: NDArray[np.int32]) -> _Draws:
+        """The same with the repeats of a device merged, if there are enough of them; ``seen`` is a scratch pad.
+
+        With few samples on each device there are: 7 % of 32 draws from 200 samples, 14 % of 16 from 50.
+        """
+        order = np.arange(self.rows.size, dtype=np.int32)
+        seen[self.rows] = order  # the last one stays
+        last = seen[self.rows]
+        kept = last == order
+        if np.count_nonzero(kept) > (1.0 - _REPEATED) * order.size:
+            return self
+        owner = np.repeat(np.arange(self.sizes.size), self.sizes)
+        if (owner[last] != owner).any():  # a sample that several devices hold
+            return self
+        return _Draws(self.rows[kept], np.bincount(owner[kept], minlength=self.sizes.size), np.bincount(last)[kept])
+
+
+@dataclass(frozen=True, eq=False)
 class _Layout:
     """All that a round's sizes, depths and weights say, whichever samples are drawn."""
 
@@ -229,6 +256,7 @@ class Fused(Engine):
         self.parameters = {name: p.detach() for name, p in model.named_parameters()}
         self.dtype = next(iter(self.parameters.values())).dtype
         self.walk = FusedPass(model, layers, samples.x[:1])
+        self._seen = np.empty(samples.y.shape[0], dtype=np.int32)
         self._last: tuple[tuple[bytes, bytes, bytes], _Layout] = ((b"", b"", b""), _Layout([], []))
 
     def run(self, work: RoundWork) -> float:
@@ -240,23 +268,28 @@ class Fused(Engine):
         work = work.deepest_first()
         if work.sizes.size == 0:
             return lambda: math.nan
-        same = (work.sizes.tobytes(), work.progress.z.tobytes(), work.A.tobytes())
-        if same != self._last[0]:  # without stragglers all rounds are alike
-            self._last = same, self._layout(work)
-        layout = self._last[1]
-        rows = work.rows[0]
+        draws = _Draws(work.rows[0], work.sizes).merged(self._seen)
+        if draws.times is not None:
+            layout = self._layout(work, draws)
+        else:
+            same = (work.sizes.tobytes(), work.progress.z.tobytes(), work.A.tobytes())
+            if same != self._last[0]:  # without stragglers all rounds are alike
+                self._last = same, self._layout(work, draws)
+            layout = self._last[1]
         samples = []
         for part in layout.parts:
-            index, labels = self.samples.labelled(rows[part.start : part.end])
+            index, labels = self.samples.labelled(draws.rows[part.start : part.end])
             samples.append((index, labels[None]))
         return partial(self._do, layout, samples, work.eta, work.sizes.size)
 
-    def _layout(self, work: RoundWork) -> _Layout:
-        sizes, A, delivered = work.sizes, work.A, work.progress.delivered
+    def _layout(self, work: RoundWork, draws: _Draws) -> _Layout:
+        sizes, A, delivered = draws.sizes, work.A, work.progress.delivered
         reach = (sizes @ delivered).tolist()  # rows that deliver layer l
         same = ((A == A[0]) | ~delivered).all(axis=0).tolist()  # the first device delivers what anybody does
         row_weight = None if all(same) else np.repeat(A.T.astype(np.float32), sizes, axis=1)
-        share = np.repeat((1.0 / sizes).astype(np.float32), sizes)
+        share = np.repeat((1.0 / work.sizes).astype(np.float32), sizes)
+        if draws.times is not None:
+            share *= draws.times
         parts = []
         for start in range(0, share.size, self.walk.rows_at_once):
             end = min(start + self.walk.rows_at_once, share.size)
