@@ -7,8 +7,8 @@ the rows that reach layer l are a prefix: rows of devices that stopped leave the
     grad^l = Σ_i A[u(i),l]/S_u(i) ∂loss_i/∂w^l          over the rows i of devices that deliver layer l
 
 1/S_u goes into the loss. A[·,l] goes into the step where all who deliver layer l weigh the same, as in every strategy
-but ``adel``; otherwise the layer's rows are weighted one by one. A sample that a device has drawn several times is a row
-that weighs as much more.
+but ``adel``; otherwise the layer's rows are weighted one by one. A sample that a device has drawn several times is one
+row, and weighs as much more.
 
 The walk needs a chain of known operations (nested ``nn.Sequential``); each knows how to go back for a prefix of rows,
 separately for its input (plain) and for its parameters (weighted).
