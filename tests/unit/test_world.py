@@ -57,6 +57,20 @@ def test_some_leave_and_as_many_come():
     assert np.all(np.abs(np.diff(there.astype(int), axis=0)).sum(axis=0) <= 1)
 
 
+def test_who_drops_out_is_drawn_for_the_cohort_alone_however_large_the_fleet(monkeypatch):
+    asked = []
+
+    class Counting:
+        def random(self, size):
+            asked.append(size)
+            return np.linspace(0.0, 0.9, size)
+
+    monkeypatch.setattr("adelfl.simulation.world.rng_for", lambda *path: Counting())
+    there = world(dropout=0.45).there(np.array([3, 77, 150, 199]), 5, 0.0)
+    assert asked == [4]
+    assert there.tolist() == [False, False, True, True]
+
+
 def test_a_misjudged_fleet_differs_by_the_factors_alone():
     assert misjudged(FLEET, 1.0, 1.0, 0) is FLEET
     assert misjudged(FLEET, 2.0, 1.0, 0).compute == pytest.approx(2.0 * FLEET.compute)
