@@ -171,9 +171,6 @@ _CIFAR_STUDY = _study(
     ),
     _cells((0.15,), ("iid",), ("inverse",), 200),
     tuning=("data.validation=0.1", "training.evaluations=10", "data.test_samples=1000"),
-    tuning_seeds=1,
-    rates=_RATES[2:],  # all but wait's best one are inside
-    wider=0,
 )
 
 _CORRECTIONS = ("unbiased", "none", "adaptive")

@@ -54,7 +54,8 @@ def fill_page(text: str, results: Path) -> str:
 
 def _cost(name: str, results: Path) -> str:
     about = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))["about"]
-    return f"`adelfl reproduce {name}`: {about['core_minutes']:.0f} core-minutes.\n"
+    minutes = max(1, round(about["core_minutes"]))
+    return f"`adelfl reproduce {name}`: {minutes} core-minute{'s' * (minutes > 1)}.\n"
 
 
 def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,7 +97,15 @@ def _takes_rows(chain: list[nn.Module], x: Tensor) -> bool:
 
 
 class FusedPass:
-    """Weighted gradients of a chain for the concatenated batches of many devices."""
+    """Weighted gradients of a chain for the concatenated batches of many devices.
+
+    Attributes
+    ----------
+    order : list of str
+        The parameters in the order in which the way back comes to them.
+    rows_at_once : int
+        More rows than these are taken in turns.
+    """
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> None:
         chain = primitives(model)
@@ -108,13 +117,15 @@ class FusedPass:
         layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
         name_of = {id(value): name for name, value in model.named_parameters()}
         names = [[name_of[id(p)] for p in module.parameters(recurse=False)] for module in chain]
-        own = [layer_of[n[0]] if n else None for n in names]
-        # An operation without parameters belongs to the parametrised one before it, or to the first.
-        self.layer: list[int] = []
-        for l in own:
-            self.layer.append(l if l is not None else self.layer[-1] if self.layer else 0)
-        self.names = names
-        self.lowest = next(k for k, n in enumerate(names) if n)  # no gradient is wanted below
+        lowest = next(k for k, n in enumerate(names) if n)  # no gradient is wanted below
+        self.order = [name for k in reversed(range(lowest, len(chain))) for name in names[k]]
+        # The way back, operation by operation: its layer (that of the parametrised one before it, if it has no
+        # parameters), the operation above, and what gives its parameters' gradients.
+        self.way_back: list[tuple[int, Any, Callable[[Tensor, Tensor | None], list[Tensor]] | None]] = []
+        l, above = 0, [*self.steps[1:], None]
+        for k in range(lowest, len(chain)):
+            l = layer_of[names[k][0]] if names[k] else l
+            self.way_back.insert(0, (l, above[k], self.steps[k].grads if names[k] else None))
         self.rows_at_once = self._rows_that_fit(example)
         self.minus_one = torch.empty(1, 0)
 
@@ -127,7 +138,7 @@ class FusedPass:
                 kept += x.numel() * x.element_size()
         return max(1, min(near, _CHUNK_BYTES // max(1, kept)))
 
-    def gradients(self, x: Tensor, labels: Tensor, rows: _Rows, total: dict[str, Tensor]) -> Tensor:
+    def gradients(self, x: Tensor, labels: Tensor, rows: _Rows, total: list[Tensor]) -> Tensor:
         """Walk forward and back over some rows, and add their part to each parameter's gradient.
 
         Parameters
@@ -136,8 +147,8 @@ class FusedPass:
             The samples.
         rows : _Rows
             How far their devices come, and what they weigh.
-        total : dict of str to Tensor
-            Gradients so far.
+        total : list of Tensor
+            Gradients so far, in the order of :attr:`order`, as far as anybody came.
 
         Returns
         -------
@@ -152,27 +163,26 @@ class FusedPass:
         if self.minus_one.shape[1] < labels.shape[1]:
             self.minus_one = -torch.ones_like(rows.share)[None]
         delta = log_p.exp_().scatter_add_(0, labels, self.minus_one).mul_(rows.share).t()
-        waiting, left = list(self.steps), rows.end - rows.start
-        found: dict[str, Tensor] = {}
-        for k in range(len(self.steps) - 1, self.lowest - 1, -1):
-            l = self.layer[k]
+        waiting, left = len(self.steps), rows.end - rows.start
+        found: list[Tensor] = []
+        for l, above, grads in self.way_back:
             n = rows.reach[l]
             if n == 0:
                 break
             if n < left:
                 delta, left = delta[:n], n
-            if len(waiting) > k + 1:
-                above = waiting.pop()
+            if above is not None:
                 delta = above.input_grad(delta)
                 above.forget()
-            if self.names[k]:
-                found.update(zip(self.names[k], self.steps[k].grads(delta, rows.weight[l]), strict=True))
-        for step in waiting:
+                waiting -= 1
+            if grads is not None:
+                found += grads(delta, rows.weight[l])
+        for step in self.steps[:waiting]:
             step.forget()
         if not total:
-            total.update(found)
+            total += found
         elif found:  # of layers that the rows before, of deeper devices, had too
-            torch._foreach_add_([total[name] for name in found], list(found.values()))
+            torch._foreach_add_(total[: len(found)], found)
         return loss
 
 
@@ -201,9 +211,12 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What is done to some parameters at the end of a round: w ← (1 − η decay)·w − η scale·gradient."""
+    """What is done to some parameters at the end of a round: w ← (1 − η decay)·w − η scale·gradient.
 
-    names: list[str]
+    ``places`` are those of their gradients on the way back.
+    """
+
+    places: list[int]
     parameters: list[Tensor]
     scale: float
     decay: float
@@ -251,11 +264,12 @@ class Fused(Engine):
         self, model: nn.Module, layers: tuple[Layer, ...], samples: Samples, weight_decay: float = 0.0
     ) -> None:
         self.samples = samples
-        self.layers = layers
         self.weight_decay = weight_decay
-        self.parameters = {name: p.detach() for name, p in model.named_parameters()}
-        self.dtype = next(iter(self.parameters.values())).dtype
         self.walk = FusedPass(model, layers, samples.x[:1])
+        parameters, order = dict(model.named_parameters()), self.walk.order
+        self.parameters = [parameters[name].detach() for name in order]
+        self.places = [[order.index(name) for name in layer.parameters] for layer in layers]
+        self.dtype = self.parameters[0].dtype
         self._seen = np.empty(samples.y.shape[0], dtype=np.int32)
         self._last: tuple[tuple[bytes, bytes, bytes], _Layout] = ((b"", b"", b""), _Layout([], []))
 
@@ -299,26 +313,26 @@ class Fused(Engine):
                 for l, n in enumerate(within)
             ]
             parts.append(_Rows(start, end, self._floats(share[start:end]), within, weight))
-        alike: dict[tuple[float, float], list[str]] = {}
+        alike: dict[tuple[float, float], list[int]] = {}
         decay = (A * delivered).sum(axis=0) * self.weight_decay
-        for l, layer in enumerate(self.layers):
+        for l, places in enumerate(self.places):
             if reach[l]:
-                alike.setdefault((float(A[0, l]) if same[l] else 1.0, float(decay[l])), []).extend(layer.parameters)
+                alike.setdefault((float(A[0, l]) if same[l] else 1.0, float(decay[l])), []).extend(places)
         return _Layout(parts, [_Step(n, [self.parameters[k] for k in n], *how) for how, n in alike.items()])
 
     def _floats(self, values: NDArray[np.float32]) -> Tensor:
         found = self.samples.tensor(values)
         return found if found.dtype == self.dtype else found.to(self.dtype)
 
-    @torch.inference_mode()  # a twentieth quicker than no_grad; the weights themselves stay ordinary tensors
     def _do(self, layout: _Layout, samples: list[tuple[Tensor, Tensor]], eta: float, devices: int) -> float:
-        total: dict[str, Tensor] = {}
-        losses = [
-            self.walk.gradients(self.samples.inputs(index), labels, part, total)
-            for part, (index, labels) in zip(layout.parts, samples, strict=True)
-        ]
-        for step in layout.steps:
-            if step.decay:
-                torch._foreach_mul_(step.parameters, 1.0 - eta * step.decay)
-            torch._foreach_add_(step.parameters, [total[name] for name in step.names], alpha=-eta * step.scale)
-        return -sum(map(float, losses)) / devices
+        total: list[Tensor] = []
+        with torch.inference_mode():  # a twentieth quicker than no_grad; the weights themselves stay ordinary tensors
+            losses = [
+                self.walk.gradients(self.samples.inputs(index), labels, part, total)
+                for part, (index, labels) in zip(layout.parts, samples, strict=True)
+            ]
+            for step in layout.steps:
+                if step.decay:
+                    torch._foreach_mul_(step.parameters, 1.0 - eta * step.decay)
+                torch._foreach_add_(step.parameters, [total[k] for k in step.places], alpha=-eta * step.scale)
+            return -sum(map(float, losses)) / devices

@@ -59,11 +59,10 @@ class _Linear:
         return torch.mm(delta, self.weight)
 
     def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
-        weighted = weighed(delta, row_weight)
-        found = [torch.mm(weighted.t(), first(self.x, delta.shape[0]))]
-        if self.bias is not None:
-            found.append(weighted.sum(0))
-        return found
+        if row_weight is not None:
+            delta = weighed(delta, row_weight)
+        weight = torch.mm(delta.t(), first(self.x, delta.shape[0]))
+        return [weight] if self.bias is None else [weight, delta.sum(0)]
 
     def forget(self) -> None:
         del self.x
