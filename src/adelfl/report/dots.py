@@ -19,6 +19,7 @@ _TITLE_WIDTH = 42  # characters that fit above a panel
 
 def draw_dots(panels: Sequence[tuple[str, Sequence[Row]]], title: str, columns: int = 2) -> Figure:
     """Draw panels of (title, rows); the best of each is filled, the last row is the ceiling."""
+    columns = min(columns, len(panels))
     lines = -(-len(panels) // columns)
     with matplotlib.rc_context(RC):
         fig = figure(2.2 + 3.4 * columns, 0.7 + 2.7 * lines)
