@@ -279,7 +279,7 @@ def check_order(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) -> None
         for early in layers[:l]:
             if l < len(layers) and all(parameters[name].grad is not None for name in early.parameters):
                 raise ConfigError(
-                    f"layer {early.name!r} is complete before layer {layers[l].name!r}, which is nearer to the output: "
+                    f"layer {early.name!r} is complete before layer {layers[l].name!r}, which is listed after it: "
                     "their order is not that of backpropagation; list the layers by hand, input side first"
                 )
         return False
