@@ -12,6 +12,7 @@ from adelfl.config.build import build_data, build_experiment
 from adelfl.config.run import _IDLE_IN_MODEL, RunFile, load_run
 from adelfl.data import iid
 from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.experiments.beyond import STUDIES
 from adelfl.learning.models import MODELS, build_model
 from adelfl.learning_rate import ConstantRate, InverseDecay
 from adelfl.runner import default_folder, jobs_of, parse_strategy
@@ -198,7 +199,6 @@ MISTAKES = {
     "all frozen": ("model.factory=test_run_config:frozen", "cannot be trained"),
     "layers that are not there": ("model.layers=[['dense9']]", "'dense9'"),
     "layers that leave some out": ("model.layers=[['dense1'], ['dense2']]", "is in no entry"),
-    "layers in reverse": ("model.layers=[['dense3'], ['dense2'], ['dense1']]", "not that of backpropagation"),
     "cohort larger than the fleet": ("training.cohort=31", "training.cohort: must be at most the fleet's 30"),
     "no such file": ("fleet.file=none.csv", "none.csv"),
     "no such partition": ("data.partition_file=none.npz", "none.npz"),
@@ -421,6 +421,29 @@ def test_a_change_may_leave_what_was_said_before_it_without_use_but_not_what_com
     file.write_text("[data]\nalpha = 0.1\n")
     with pytest.raises(ConfigError, match=r"skewed\.toml: data\.alpha: partition = \"iid\" does not use it"):
         load_run(file, ["training.rounds=5"])
+
+
+def test_what_is_meant_for_many_experiments_need_not_have_an_effect_on_each():
+    assert load_run(None, shared=["data.alpha=0.1"]).data.alpha == 0.1
+    assert load_run(None, ["data.alpha=0.1", "data.partition=dirichlet"], ["data.partition=iid"]).data.alpha == 0.1
+    study = STUDIES["beyond-digits"]
+    for cell in study.cells:
+        assert study.setting(cell, 0.1, "data.alpha=0.7").data.alpha == 0.7
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [("fleet.devices=50", "fleet.kind=uniform"), ("fleet.file=f.csv", "fleet.kind=lognormal"), ("fleet.kind=phones",)],
+    ids=["devices", "file", "kind"],
+)
+def test_nothing_that_is_said_of_the_fleet_excuses_keys_beside_listed_devices(tmp_path, changes):
+    file = tmp_path / "listed.toml"
+    file.write_text("[[device]]\ncompute = 9.0\ncount = 4\n")
+    with pytest.raises(ConfigError, match="entries does not use it"):
+        load_run(file, changes)
+    file.write_text('[fleet]\nfile = "f.csv"\n')
+    with pytest.raises(ConfigError, match="does not use it"):
+        load_run(file, ["fleet.low=3.0", "fleet.kind=uniform"])
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -93,10 +93,10 @@ class FleetSection(Section):
 
     def build(self, listed: list[DeviceEntry], seed: int, update_megabytes: float) -> Fleet:
         """The fleet as an object."""
-        if self.file is not None:
-            return Fleet.from_csv(self.file)
         if listed or self.kind == "listed":
             return listed_fleet(listed)
+        if self.file is not None:
+            return Fleet.from_csv(self.file)
         n, seeded = self.devices, {"upload": self.upload, "seed": seed}
         if self.kind == "uniform":
             if self.high <= self.low:
@@ -201,7 +201,7 @@ def _sha256(name: str) -> str:
         raise ConfigError(f"{name}: cannot be read ({trouble.strerror})") from None
 
 
-def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
+def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[str] = ()) -> RunFile:
     """Read an experiment.
 
     Parameters
@@ -211,14 +211,17 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
         15 % at batch 16.
     changes : sequence of str
         ``section.key=value`` pairs that take the place of what the file says; the value as TOML, or a bare word.
+    shared : sequence of str
+        Further ones, meant for many experiments: they need not have an effect on this one.
     """
+    own, changes = changes, [*changes, *shared]
     values = {} if path is None else read_toml(path)
     for change in changes:
         _set(values, change)
     _make_absolute(values)
     training = values.setdefault("training", {})
     # The two ways to say how much time there is take each other's place.
-    named = {change.partition("=")[0].strip() for change in changes} & {"training.depth", "training.budget"}
+    named = set(_keys(changes)) & {"training.depth", "training.budget"}
     if isinstance(training, dict) and len(named) == 1:
         training.pop({"training.depth": "budget", "training.budget": "depth"}[named.pop()], None)
     if isinstance(training, dict) and not {"budget", "depth"} & training.keys():
@@ -228,7 +231,7 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
         said = RunFile.model_validate(values)
     except ValidationError as trouble:
         raise ConfigError(where + first_mistake(RunFile, trouble)) from None
-    _refuse_idle(said, [change.partition("=")[0].strip() for change in changes], where)
+    _refuse_idle(said, _keys(own), set(_keys(shared)), where)
     if said.training.budget is not None and said.training.depth is not None:
         raise ConfigError(f"{where}training: give budget (seconds) or depth (mean share of layers), not both")
     return said
@@ -261,13 +264,15 @@ def _idle(said: RunFile) -> Iterator[_Idle]:
     else:
         idle = _IDLE_IN_MODEL.get(model.name, set())
         yield _Idle("model", idle, f'name = "{model.name}" does not use it', ("model.name",))
-    used, kind = {"devices"} | _FLEET_KEYS[fleet.kind], f'kind = "{fleet.kind}"'
+    used, kind = {"kind", "devices"} | _FLEET_KEYS[fleet.kind], f'kind = "{fleet.kind}"'
+    because: tuple[str, ...] = ("fleet.kind",)
     if said.device or fleet.kind == "listed":
-        used, kind = set(), "a fleet of [[device]] entries"
+        used, kind = {"kind"} if fleet.kind == "listed" else set(), "a fleet of [[device]] entries"
+        because = () if said.device else because
     elif fleet.file:
-        used, kind = {"file"}, "a fleet from a file"
-    idle = set(FleetSection.model_fields) - used - {"kind", *_ALWAYS}
-    yield _Idle("fleet", idle, f"{kind} does not use it", ("fleet.kind", "fleet.file"))
+        used, kind, because = {"file"}, "a fleet from a file", ("fleet.file",)
+    idle = set(FleetSection.model_fields) - used - set(_ALWAYS)
+    yield _Idle("fleet", idle, f"{kind} does not use it", because)
     if fleet.latency:
         why = "fleet.latency names a model of its own, which does not use it"
         yield _Idle("latency", set(LatencySection.model_fields) - {"known"}, why, ("fleet.latency",))
@@ -282,13 +287,18 @@ def _idle(said: RunFile) -> Iterator[_Idle]:
         yield _Idle("latency", {"upload_spread"}, why, ("latency.upload_law",))
 
 
-def _refuse_idle(said: RunFile, changed: list[str], where: str) -> None:
+def _keys(changes: Sequence[str]) -> list[str]:
+    return [change.partition("=")[0].strip() for change in changes]
+
+
+def _refuse_idle(said: RunFile, changed: list[str], excused: set[str], where: str) -> None:
     """Refuse a key that does nothing, rather than ignore it; a change may leave what was said before it without use."""
     when = {key: number for number, key in enumerate(changed)}
     for idle in _idle(said):
-        cause = max(when.get(key, -1) for key in idle.because)
+        cause = max((when.get(key, -1) for key in idle.because), default=-1)
         for key in sorted(getattr(said, idle.section).model_fields_set & idle.keys):
-            if when.get(name := f"{idle.section}.{key}", -1) >= cause:
+            name = f"{idle.section}.{key}"
+            if when.get(name, -1) >= cause and name not in excused and not excused.intersection(idle.because):
                 raise ConfigError(f"{where}{name}: {idle.why}")
 
 

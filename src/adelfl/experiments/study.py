@@ -126,5 +126,5 @@ class Study:
     headline: tuple[str, ...] = ()
 
     def setting(self, cell: Cell, rate: float, *more: str) -> RunFile:
-        """The experiment of a cell at an initial learning rate."""
-        return load_run(None, [*self.changes, *cell.changes, f"learning_rate.initial={rate}", *more])
+        """The experiment of a cell at an initial learning rate; ``more`` is meant for all cells."""
+        return load_run(None, [*self.changes, *cell.changes, f"learning_rate.initial={rate}"], more)

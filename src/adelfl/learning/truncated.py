@@ -258,7 +258,7 @@ def rehearse(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) -> None:
     """
     whole = _plain_gradients(deepcopy(model), loss)
     L = len(layers)
-    check_order(model, layers, loss)
+    _check_order(deepcopy(model), layers, loss)
     for first in range(L):
         found = _same_luck(partial(_down_to, first, deepcopy(model), layers, loss))
         for name, grad in found.gradients.items():
@@ -270,9 +270,7 @@ def _down_to(first: int, model: nn.Module, layers: tuple[Layer, ...], loss: Loss
     return backward(loss(model), model, layers, lambda l: l < first)
 
 
-def check_order(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) -> None:
-    """Raise ConfigError if layers do not become complete from the last to the first; the model is left as it is."""
-    model = deepcopy(model)
+def _check_order(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) -> None:
     parameters = dict(model.named_parameters())
 
     def look(l: int) -> bool:
