@@ -14,7 +14,9 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from adelfl.cli import main
 from adelfl.data import Dataset, iid
@@ -28,7 +30,7 @@ from adelfl.seeds import rng_for
 from adelfl.simulation import Experiment, simulate
 from adelfl.simulation.draws import draw_round
 from adelfl.simulation.world import World
-from adelfl.strategies import Setting, find_strategy
+from adelfl.strategies import Progress, Setting, find_strategy
 from adelfl.theory.participation import deadline_for_depth
 
 EVERY_STRATEGY = {
@@ -244,3 +246,86 @@ def with_batch_norm(shape: tuple[int, ...], classes: int, seed: int) -> nn.Modul
         for parameter in model.parameters():
             parameter.uniform_(-0.3, 0.3, generator=generator)
     return model
+
+
+FOUR = Fleet.of([10.0, 20.0, 14.0, 40.0], [0.0, 0.02, 0.01, 0.03])
+
+
+def small_run(model, layers, dataset, strategy="salf", *, rounds=4, depth=0.7, local_iterations=1):
+    """Of any model."""
+    setting = setting_of(len(layers), fleet=FOUR, rounds=rounds, depth=depth, local_iterations=local_iterations)
+    return Experiment(
+        dataset=dataset,
+        partition=iid(dataset.y_train, 4, 1),
+        model=model,
+        layers=layers,
+        strategy=find_strategy(strategy)(setting),
+        seed=1,
+        local=LocalWork(local_iterations),
+    )
+
+
+def seeded(build):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return build()
+
+
+def assert_right(model, layers, dataset, engines=("auto", "fused")):
+    """What is chosen, and fused by name, agree with the plain loop; adel has weights that differ from row to row."""
+    for strategy in ("salf", "adel"):
+        experiment = replace(small_run(model, layers, dataset, strategy), local=LocalWork(weight_decay=0.1))
+        plain = run(replace(experiment, engine="loop")).weights
+        for engine in engines:
+            assert furthest(plain, run(replace(experiment, engine=engine)).weights) < 1e-5
+
+
+def reference(experiment, work):
+    """w^l − η Σ_u 1[u delivers l] A[u,l] (g_u^l + λ w^l) for one iteration, in float64."""
+    model = deepcopy(experiment.model).double()
+    parameters = dict(model.named_parameters())
+    x = torch.from_numpy(experiment.dataset.x_train).double()
+    y = torch.from_numpy(experiment.dataset.y_train)
+    after = {name: w.detach().clone() for name, w in model.state_dict().items()}
+    starts = np.concatenate([[0], np.cumsum(work.sizes)])
+    for u in range(work.sizes.size):
+        if work.sizes[u] == 0:
+            continue
+        rows = torch.from_numpy(work.rows[0][starts[u] : starts[u + 1]])
+        loss = functional.cross_entropy(model(x[rows]), y[rows])
+        grads = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+        for l, layer in enumerate(experiment.layers):
+            if work.progress.delivered[u, l]:
+                for name in layer.parameters:
+                    g = grads[name] + experiment.local.weight_decay * parameters[name].detach()
+                    after[name] -= work.eta * work.A[u, l] * g
+    return {name: w.numpy() for name, w in after.items()}
+
+
+@st.composite
+def rounds(draw, layers, samples):
+    """Any depths, any batch sizes, any A: also of layers that were not delivered, and of devices that sit out."""
+    U = draw(st.integers(1, 6))
+    sizes = np.array(draw(st.lists(st.integers(0, 7), min_size=U, max_size=U)))
+    z = np.array(draw(st.lists(st.integers(0, layers), min_size=U, max_size=U)))
+    z = np.where(sizes > 0, z, 0)
+    A = np.array(draw(st.lists(st.sampled_from([0.0, 0.3, 1.0, 2.5, -0.5]), min_size=U * layers, max_size=U * layers)))
+    total = int(sizes.sum())
+    rows = np.array(draw(st.lists(st.integers(0, samples - 1), min_size=total, max_size=total)), dtype=np.int64)
+    return RoundWork((rows,), sizes, A.reshape(U, layers), Progress(z, layers, 1, np.ones(U)), 0.1)
+
+
+class Shifting(nn.Module):
+    """Changes what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.dense(x.sub_(0.5).flatten(1))
+
+
+def tied():
+    shared = nn.Linear(16, 16)
+    return nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(16, 4))

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from adelfl.errors import ConfigError
-from adelfl.learning.fused import Fused, fusible
+from adelfl.learning.fused import Fused
 from adelfl.learning.hetero import Hetero
 from adelfl.learning.layers import Layer, is_per_sample
 from adelfl.learning.loop import Loop
 from adelfl.learning.stacked import Stacked, why_not_stacked
+from adelfl.learning.trial import why_not_fused
 from adelfl.learning.work import Engine, Samples
 
 EngineName = Literal["auto", "fused", "stacked", "loop", "flower"]
@@ -45,7 +46,7 @@ def choose(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, local:
     if not is_per_sample(model):
         return "loop"
     if local.iterations == 1:
-        return "fused" if fusible(model, layers, samples.x[:1]) else "loop"
+        return "fused" if why_not_fused(model, layers, samples) is None else "loop"
     # Convolutions mapped over stacked weights become grouped ones, which CPUs do slowly.
     dense = not any(isinstance(m, nn.Conv2d) for m in model.modules())
     return "stacked" if dense and why_not_stacked(model, samples, slowly=False) is None else "loop"
@@ -89,6 +90,10 @@ def build_engine(
         raise ConfigError(f"engine 'stacked' cannot map this model over devices ({reason}); use 'loop'")
     if name == "fused" and local.iterations > 1:
         raise ConfigError("engine 'fused' computes one local iteration; use 'stacked' or 'loop' for more")
+    if name == "fused" and (reason := why_not_fused(model, layers, samples)):
+        raise ConfigError(
+            f"engine 'fused' cannot put devices' samples through this model together ({reason}); use 'loop'"
+        )
 
     def build(model: nn.Module) -> Engine:
         if name == "fused":

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer, is_per_sample
+from adelfl.learning.stateless import Stateless
 from adelfl.learning.work import Ints, RoundWork, Samples
 from adelfl.planner import Constants
 from adelfl.theory.spread import Spread, curvature_of
@@ -70,14 +70,14 @@ class _Sums:
         if not self.luck[l]:
             return math.nan
         noise = torch.stack(self.luck[l])
-        return curvature_of((noise @ noise.T).numpy())
+        return curvature_of((noise @ noise.T).cpu().numpy())
 
 
 class _Gradients:
     """Gradients of a model at given weights, which stay as they are."""
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> None:
-        self.model, self.samples = model, samples
+        self.call, self.samples = Stateless(model), samples
         self.weights = {name: p.detach().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
         self.buffers = {name: b.clone() for name, b in model.named_buffers()}
         self.names = [name for layer in layers for name in layer.parameters]
@@ -92,7 +92,7 @@ class _Gradients:
         if shift is not None:
             weights = {n: (w + shift[n] if n in shift else w).detach().requires_grad_() for n, w in weights.items()}
         x, y = self.samples.take(rows)
-        loss = functional.cross_entropy(functional_call(self.model, (weights, self.buffers), (x,)), y)
+        loss = functional.cross_entropy(self.call(weights | self.buffers, x), y)
         self.loss += float(loss.detach())
         return dict(zip(names, torch.autograd.grad(loss, [weights[n] for n in names]), strict=True))
 

@@ -25,7 +25,6 @@ class Hetero(Engine):
     def _part(self, width: float) -> tuple[Submodel, Engine]:
         if width not in self.parts:
             submodel = shrink(self.model, width)
-            submodel.model.train()
             self.parts[width] = (submodel, self.build(submodel.model))
         return self.parts[width]
 

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer
+from adelfl.learning.stateless import Stateless
 from adelfl.learning.work import Engine, Ints, RoundWork, Samples
 from adelfl.updates import Merge
+
+
+def _summed_in(buffer: Tensor) -> torch.dtype:
+    return buffer.dtype if buffer.is_floating_point() else torch.float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +56,7 @@ class Loop(Engine):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
     ) -> None:
-        self.model, self.layers, self.samples = model, layers, samples
+        self.call, self.layers, self.samples = Stateless(model), layers, samples
         self.weight_decay, self.momentum = weight_decay, momentum
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.buffers = dict(model.named_buffers())
@@ -60,21 +64,23 @@ class Loop(Engine):
     def run(self, work: RoundWork) -> float:
         """Do one round."""
         merge = Merge[Tensor]([layer.parameters for layer in self.layers])
-        buffers = {name: torch.zeros_like(b) for name, b in self.buffers.items()}
+        change = {name: torch.zeros_like(b, dtype=_summed_in(b)) for name, b in self.buffers.items()}
         losses = []
         for local in self.locals(work):
             losses.append(local.loss)
             merge.add(local.update, work.A[local.device])
             for name, b in local.buffers.items():
-                buffers[name] += b
+                change[name] += b.to(change[name]) - self.buffers[name].to(change[name])
         if not losses:
             return math.nan
         with torch.no_grad():
-            for name, change in merge.total.items():
-                self.parameters[name].add_(change)
+            for name, step in merge.total.items():
+                self.parameters[name].add_(step)
             for name, b in self.buffers.items():
-                # Running statistics of batch norm: the mean over those who contributed.
-                b.copy_(buffers[name] / len(losses))
+                # Running statistics of batch norm: the mean over those who contributed. What nobody changed stays.
+                if change[name].any():
+                    mean = b.to(change[name]) + change[name] / len(losses)
+                    b.copy_(mean if b.is_floating_point() else mean.round())
         return sum(losses) / len(losses)
 
     def locals(self, work: RoundWork) -> Iterator[Local]:
@@ -107,7 +113,7 @@ class Loop(Engine):
                 name: (w + update[name] if name in update else w.detach()).requires_grad_() for name, w in start.items()
             }
             x, y = self.samples.take(chosen)
-            loss = functional.cross_entropy(functional_call(self.model, (local, buffers), (x,)), y)
+            loss = functional.cross_entropy(self.call(local | buffers, x), y)
             grads = torch.autograd.grad(loss, [local[name] for name in names])
             if iteration == 0:
                 first_loss = float(loss.detach())

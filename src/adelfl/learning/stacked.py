@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer
+from adelfl.learning.stateless import Stateless
 from adelfl.learning.work import Engine, RoundWork, Samples
 
 _CHUNK_BYTES = 256 << 20
@@ -25,10 +26,10 @@ _CHUNK_BYTES = 256 << 20
 
 def _step_of(model: nn.Module) -> Any:  # noqa: ANN401 - what torch.func makes
     """Gradients and losses of many devices: of stacked weights, inputs, labels, and the weights of rows."""
+    call = Stateless(model)
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, row_weight: Tensor) -> Tensor:
-        logits = functional_call(model, weights, (x,))
-        return functional.cross_entropy(logits, y, reduction="none") @ row_weight
+        return functional.cross_entropy(call(weights, x), y, reduction="none") @ row_weight
 
     return vmap(grad_and_value(loss))
 
@@ -60,7 +61,7 @@ class Stacked(Engine):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
     ) -> None:
-        self.model, self.layers, self.samples = model, layers, samples
+        self.layers, self.samples = layers, samples
         self.weight_decay, self.momentum = weight_decay, momentum
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}

@@ -1,0 +1,253 @@
+"""The pass for any module: torch walks back, and each layer's gradient gets its own weights of rows.
+
+Backpropagation is linear in what comes back to each row. So a module whose parameters are to weigh row i with f_i sees
+what comes back multiplied by f_i, and hands on what it makes of that divided by f_i again:
+
+    module:   y = h(x; w),      δy → f δy      on the way in,        δx → δx / f      on the way out
+
+Its parameters get Σ_i f_i ∂loss_i/∂w; all that lies before it gets what it would have got, along every path, whatever
+the module is. Modules within modules take the factors of the outer one into account. A row that does not deliver the
+layer has a factor so small that nothing is left of it.
+
+Where all rows weigh the same, torch is left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from adelfl.learning.costs import layer_costs
+from adelfl.learning.layers import Layer
+from adelfl.learning.passes import CHUNK_BYTES, CannotFuse, Pass, Rows
+
+_NOTHING = 1e-20  # in place of zero, which cannot be divided by again
+_WORTH_A_PASS = 1e8  # multiplications that must be saved on the way forward alone for rows to go through by themselves
+
+Spot = tuple[int, int]
+"""Where the rows of a tensor are: the dimension, and how many entries of it each row has."""
+
+
+@dataclass(eq=False)
+class _Site:
+    """A module that parameters of one layer are used in, and the tensors that come and go there, call after call."""
+
+    layer: int
+    spots: list[Spot | None]
+    upcoming: Iterator[Spot | None] = field(default_factory=lambda: iter(()))
+
+
+class AutogradPass(Pass):
+    """Weighted gradients of any module whose samples do not influence each other.
+
+    That they do not is not looked at here: :func:`adelfl.learning.engines.why_not_fused` tries it out.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In the mode in which it is trained.
+    layers : tuple of Layer
+        Its layers.
+    x : Tensor
+        Samples, of which a few are put through it.
+    """
+
+    def __init__(self, model: nn.Module, layers: tuple[Layer, ...], x: Tensor) -> None:
+        self.model = model
+        parameters = dict(model.named_parameters())
+        self.order = [name for layer in reversed(layers) for name in layer.parameters]
+        self.parameters = [parameters[name] for name in self.order]
+        if {p.dtype for p in self.parameters} - {torch.float32, torch.float64}:
+            raise CannotFuse("its weights are not of single or double precision")
+        # How many parameters the way back has come to with layer l.
+        self.with_layer = [sum(len(layer.parameters) for layer in layers[l:]) for l in range(len(layers))]
+        two, three = (_watch(model, x[torch.arange(n) % len(x)]) for n in (2, 3))
+        self.sites = _sites(model, layers, two, three)
+        self.rows_at_once = max(1, CHUNK_BYTES // max(1, three.kept - two.kept))
+        self.few = math.ceil(_WORTH_A_PASS / sum(layer_costs(model, layers, x[:1])))
+        self.factors: list[Tensor | None] = []
+        self.inside: list[int] = []  # the layers of the modules that are being run, outermost first
+
+    def mode(self) -> AbstractContextManager[object]:
+        """Autograd."""
+        return torch.enable_grad()
+
+    def ends(self, reach: list[int], rows: int) -> list[int]:
+        """Cut where devices stop, if enough rows stop there, and where there are more than fit."""
+        cuts = [0]
+        for end in sorted({n for n in reach if 0 < n < rows}):
+            if end - cuts[-1] >= self.few and rows - end >= self.few:
+                cuts.append(end)
+        return [
+            end for a, b in pairwise([*cuts, rows]) for end in (*range(a + self.rows_at_once, b, self.rows_at_once), b)
+        ]
+
+    def gradients(self, x: Tensor, labels: Tensor, rows: Rows, total: list[Tensor]) -> Tensor:
+        """Let torch walk forward and back, with factors on the way where rows differ."""
+        n = rows.end - rows.start
+        self.factors = [_factors(k, n, weight, rows.share) for k, weight in zip(rows.reach, rows.weight, strict=True)]
+        with self._weighing():
+            out = self.model(x)
+        loss = functional.cross_entropy(out, labels[0], reduction="none") @ rows.share
+        wanted = self.parameters[: next(count for count, k in zip(self.with_layer, rows.reach, strict=True) if k)]
+        found = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
+        if not total:
+            total += found
+        else:
+            total[: len(found)] = torch._foreach_add(total[: len(found)], found)
+        return -loss.detach()[None]
+
+    @contextmanager
+    def _weighing(self) -> Iterator[None]:
+        """Let what comes back to each module be multiplied by its factors, if there are any."""
+        if all(f is None for f in self.factors):
+            yield
+            return
+        self.inside.clear()
+        handles = []
+        for module, site in self.sites.items():
+            site.upcoming = iter(site.spots)
+            handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
+            handles.append(module.register_forward_hook(self._leave))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:  # noqa: ANN401 - the module's own
+        site = self.sites[module]
+        factor = self._factor(site.layer, inverse=True)
+        self.inside.append(site.layer)
+
+        def scaled(tensor: Tensor) -> Tensor:
+            # An alias: what comes back on other ways to the tensor itself stays as it is.
+            return _scale(tensor.view_as(tensor), factor, next(site.upcoming))
+
+        return _changed(args, scaled), _changed(kwargs, scaled)
+
+    def _leave(self, module: nn.Module, _: object, out: Any) -> Any:  # noqa: ANN401 - the module's own
+        site = self.sites[module]
+        self.inside.pop()
+        factor = self._factor(site.layer)
+        return _changed(out, lambda tensor: _scale(tensor, factor, next(site.upcoming)))
+
+    def _factor(self, l: int, *, inverse: bool = False) -> Tensor | None:
+        """Of layer l, on top of those of the module around."""
+        outer = self.factors[self.inside[-1]] if self.inside else None
+        upper, lower = (outer, self.factors[l]) if inverse else (self.factors[l], outer)
+        if lower is None:
+            return upper
+        return 1.0 / lower if upper is None else upper / lower
+
+
+def _factors(reach: int, rows: int, weight: Tensor | None, like: Tensor) -> Tensor | None:
+    """What each row weighs in a layer; None if nobody comes to it, or all weigh the same."""
+    if reach == 0 or (weight is None and reach == rows):
+        return None
+    found = torch.full_like(like, _NOTHING)
+    found[:reach] = 1.0 if weight is None else torch.where(weight == 0, _NOTHING, weight)
+    return found
+
+
+def _scale(tensor: Tensor, factor: Tensor | None, spot: Spot | None) -> Tensor:
+    """Let what comes back to a tensor be multiplied, row by row."""
+    if factor is not None and spot is not None:
+        dim, times = spot
+        each = factor.repeat_interleave(times) if times > 1 else factor
+        shaped = each.view(*(-1 if d == dim else 1 for d in range(tensor.dim())))
+        tensor.register_hook(lambda grad: None if grad is None else grad * shaped)  # type: ignore[no-untyped-call]
+    return tensor
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401 - whatever modules take and give
+    """The same structure with the tensors in it changed that something comes back to."""
+    if isinstance(value, Tensor):
+        return change(value) if value.requires_grad else value
+    if isinstance(value, tuple):
+        parts = [_changed(v, change) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):
+        return [_changed(v, change) for v in value]
+    if type(value) is dict:
+        return {key: _changed(v, change) for key, v in value.items()}
+    return value
+
+
+# --- where rows are in what goes through a module, seen from two batches of different sizes
+
+
+@dataclass(eq=False)
+class _Watched:
+    """What went through each module, by name: whether it came out, and its shape, in the order of the calls."""
+
+    visits: dict[str, list[tuple[bool, torch.Size]]] = field(default_factory=dict)
+    kept: int = 0  # bytes, for the way back
+
+
+def _watch(model: nn.Module, x: Tensor) -> _Watched:
+    """Put some samples through a copy of the model."""
+    model, buffers, found = deepcopy(model), dict(model.named_buffers()), _Watched()
+
+    def note(name: str, tensors: Any, *, out: bool) -> None:  # noqa: ANN401 - whatever modules take and give
+        visits = found.visits.setdefault(name, [])
+        _changed(tensors, lambda tensor: visits.append((out, tensor.shape)) or tensor)  # type: ignore[func-returns-value]
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.kept += tensor.nbytes
+        return tensor
+
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(
+            lambda _, args, kwargs, name=name: note(name, (args, kwargs), out=False), with_kwargs=True
+        )
+        module.register_forward_hook(lambda _, args, out, name=name: note(name, out, out=True))
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(x.clone())  # some work in place
+    if any(not torch.equal(b, buffers[name]) for name, b in model.named_buffers()):
+        raise CannotFuse("its buffers change while it trains")
+    return found
+
+
+def _sites(model: nn.Module, layers: tuple[Layer, ...], two: _Watched, three: _Watched) -> dict[nn.Module, _Site]:
+    """The modules at which rows get their factors.
+
+    A parameter belongs to the nearest module around it that ran and gave something with rows in it.
+    """
+    layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
+    modules, spots = dict(model.named_modules()), {}
+    for name, visits in two.visits.items():
+        pairs = list(zip(visits, three.visits.get(name, []), strict=False))
+        if len(pairs) < max(len(visits), len(three.visits.get(name, []))) or any(a[0] != b[0] for a, b in pairs):
+            raise CannotFuse("it does other things with more samples")
+        spots[name] = [(out, _spot(a, b)) for (out, a), (_, b) in pairs]
+    sites: dict[nn.Module, _Site] = {}
+    for parameter, l in layer_of.items():
+        name = parameter.rpartition(".")[0]
+        while not (given := [spot for out, spot in spots.get(name, []) if out]) or None in given:
+            if not name:
+                raise CannotFuse("what it gives has no rows")
+            name = name.rpartition(".")[0]
+        site = sites.setdefault(modules[name], _Site(l, [spot for _, spot in spots[name]]))
+        if site.layer != l:
+            raise CannotFuse(f"parameters of two layers are used in {name or 'the model itself'}")
+    return sites
+
+
+def _spot(two: torch.Size, three: torch.Size) -> Spot | None:
+    """Where the rows are, from the shapes of a tensor for two samples and for three; None if it has none."""
+    if two == three:
+        return None
+    changed = [d for d, (a, b) in enumerate(zip(two, three, strict=False)) if a != b]
+    if len(two) != len(three) or len(changed) != 1 or 3 * two[changed[0]] != 2 * three[changed[0]]:
+        raise CannotFuse("what goes through it does not grow with the number of samples")
+    return changed[0], two[changed[0]] // 2
