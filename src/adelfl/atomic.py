@@ -22,12 +22,18 @@ class RunBusyError(AdelError):
     """Another process is writing this run."""
 
 
+class RunFinishedError(AdelError):
+    """Another process has finished this run in the meantime."""
+
+
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A file beside ``path`` that takes its place if all goes well, and goes if not."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())  # or a power failure may leave an empty file under the new name
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -57,7 +63,10 @@ def lock(folder: Path) -> int | None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(descriptor)
         raise RunBusyError(f"{folder}: another process is writing this run") from None
+    except OSError:  # a disk that knows no locks: two writers are the user's care there too
+        os.close(descriptor)
+        return None
     return descriptor

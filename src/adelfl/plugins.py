@@ -1,13 +1,17 @@
-"""A user's own code, by import path."""
+"""A user's own code, by import path, and what goes wrong in it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from adelfl.errors import ConfigError
+from adelfl.errors import AdelError, ConfigError
 
 
 def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
@@ -17,7 +21,32 @@ def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - whatever the us
         raise ConfigError(f"{key}: {path!r} must look like package.module:name")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
+    with users_code(f"{key}: {path!r} cannot be imported"):
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as trouble:
-        raise ConfigError(f"{key}: {path!r} cannot be imported ({trouble})") from None
+
+
+@contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Let what goes wrong in a user's code be one sentence, with the whole of it as its cause."""
+    try:
+        yield
+    except AdelError:
+        raise
+    except (Exception, SystemExit) as trouble:
+        raise ConfigError(f"{what} ({in_words(trouble)})") from trouble
+
+
+def in_words(trouble: BaseException) -> str:
+    """The kind of an error, the first line of its message, and where in the user's code it came up."""
+    said = f"{type(trouble).__name__}: {(str(trouble).strip() or 'no reason given').splitlines()[0]}"
+    places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(trouble.__traceback__)]
+    if isinstance(trouble, SyntaxError):
+        return said  # its message has the place
+    own = Path(__file__).parent
+    users = [
+        (file, line)
+        for file, line in places
+        if file.is_file() and own not in file.parents and "site-packages" not in file.parts
+        and not file.is_relative_to(Path(os.__file__).parent)
+    ]  # fmt: skip
+    return f"{said}; {users[-1][0].name}, line {users[-1][1]}" if users else said

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from adelfl.atomic import RunBusyError, Weights, lock, write_json, write_weights
+from adelfl.atomic import RunBusyError, RunFinishedError, Weights, lock, write_json, write_weights
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class RunWriter:
     def create(cls, folder: Path, about: Mapping[str, Any]) -> RunWriter:
         """Begin a run; the folder appears with its run.json inside, or not at all."""
         if folder.exists():
+            if (folder / "run.json").is_file() and _is_written(folder):
+                raise RunBusyError(f"{folder}: another process is writing this run")
             raise ConfigError(f"{folder} exists already; choose another name, or continue it with: adelfl resume")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +100,7 @@ class RunWriter:
 
     def _rewind(self) -> Checkpoint | None:
         if (self.folder / "result.json").exists():  # finished by another process since it was looked at
-            raise RunBusyError(f"{self.folder}: another process has just finished this run")
+            raise RunFinishedError(f"{self.folder}: another process has just finished this run")
         (self.folder / "failed.json").unlink(missing_ok=True)
         path = self.folder / "checkpoint.safetensors"
         found, ends = None, {"rounds": 0, "wall": 0}
@@ -160,9 +163,9 @@ class RunWriter:
 
     def close(self) -> None:
         """Write what is left, and release the files."""
-        if not self._rounds.closed:
-            self.flush()
         try:
+            if not self._rounds.closed:
+                self.flush()
             for _, file in self._files():
                 file.close()
         finally:
@@ -181,11 +184,22 @@ class RunWriter:
                 raise AdelError(f"{self.folder}: cannot be written ({trouble.strerror})") from None
 
 
+def _is_written(folder: Path) -> bool:
+    """Whether a process is writing the run just now."""
+    try:
+        held = lock(folder)
+    except RunBusyError:
+        return True
+    if held is not None:
+        os.close(held)
+    return False
+
+
 def discard(folder: Path) -> None:
-    """Remove a run, unless another process is writing it."""
+    """Remove a run, unless another process is writing it; whole, or not at all."""
     held = lock(folder)
     try:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.{uuid4().hex[:8]}.gone")))
     finally:
         if held is not None:
             os.close(held)

@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from adelfl.atomic import RunFinishedError
 from adelfl.config.build import build_experiment
 from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
+from adelfl.plugins import in_words, users_code
 from adelfl.record import Checkpoint, RunRecord, RunWriter, discard
 
 if TYPE_CHECKING:
@@ -86,10 +88,11 @@ def rehearsed(said: RunFile) -> Experiment:
     from adelfl.simulation import rehearse
 
     experiment = build_experiment(said)
-    if experiment.engine == "flower":
-        _scale().rehearse_on_flower(experiment)
-    else:
-        rehearse(experiment)
+    with users_code("this experiment cannot begin"):
+        if experiment.engine == "flower":
+            _scale().rehearse_on_flower(experiment)
+        else:
+            rehearse(experiment)
     return experiment
 
 
@@ -113,7 +116,10 @@ def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None)
     for key, value in now.items():
         if key not in ("versions", "config") and record.about.get(key) != value:
             raise ConfigError(f"{folder}: its {key} would not be the same today; start this run over")
-    writer, checkpoint = RunWriter.reopen(folder)
+    try:
+        writer, checkpoint = RunWriter.reopen(folder)
+    except RunFinishedError:
+        return resume(folder)
     with writer:
         return _simulate(said, experiment, writer, checkpoint, report)
 
@@ -144,10 +150,9 @@ def _simulate(
         writer.fail(str(trouble))
         raise
     except Exception as trouble:  # of a model, a strategy or a data set of the user's, or ours
-        what = (str(trouble).strip() or "no reason given").splitlines()[0]
         if isinstance(trouble, OSError) and trouble.strerror:  # a full disk, most likely: what is recorded stays
             raise AdelError(f"{writer.folder}: cannot be written ({trouble.strerror}); adelfl resume goes on") from None
-        sentence = f"{writer.folder}: {type(trouble).__name__}: {what}; failed.json there has the traceback"
+        sentence = f"{writer.folder}: {in_words(trouble)}; failed.json there has the traceback"
         writer.fail(sentence, traceback.format_exc())
         raise AdelError(sentence) from trouble
 
@@ -213,7 +218,9 @@ def versions() -> dict[str, str]:
 
 def made_elsewhere(folder: Path) -> str | None:
     """A sentence, if a run was begun with other versions than today's: it may not be what it would be now."""
-    then, now = RunRecord.open(folder).about.get("versions", {}), versions()
+    then, now = RunRecord.open(folder).about.get("versions"), versions()
+    if not isinstance(then, dict):
+        return f"it is not known what {folder} was begun with"
     changed = [f"{name} {then[name]} (now {now[name]})" for name in now if then.get(name, now[name]) != now[name]]
     return f"{folder} was begun with {', '.join(changed)}" if changed else None
 

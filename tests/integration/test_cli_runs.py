@@ -1,20 +1,24 @@
 """adelfl run, compare, list, show and resume, as a user types them."""
 
+import io
 import json
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 from small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 from adelfl import errors, runner
 from adelfl.cli.runs import _title
 from adelfl.config.run import load_run
 from adelfl.record import RunRecord
-from adelfl.report.comparison import standard_error
+from adelfl.report.comparison import Contender, standard_error
+from adelfl.report.terminal import print_comparison, print_runs
 
 small = sets(SMALL)
 
@@ -31,6 +35,24 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
+
+
+# -- tables
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_tables_fit_the_screen_and_show_every_number(here, width):
+    assert typed("compare", "--strategies=salf,salf[average_over=all]", "--seeds=2", "--out", "c", *small).code == 0
+    records = [RunRecord.open(folder) for folder in sorted(Path("c").glob("*-seed*"))]
+    words = ("salf", "salf[average_over=all]")
+    contenders = [Contender(w, records[2 * k].about["label"], records[2 * k : 2 * k + 2]) for k, w in enumerate(words)]
+    seen = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_comparison(contenders, seen)
+    print_runs(records, here, seen)
+    lines = seen.file.getvalue().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+    assert sum(line.rstrip().endswith(" 8") for line in lines) == 2  # rounds
+    assert sum(f"{record.result['final_accuracy']:.1%}" in line for record in records for line in lines) >= 4
 
 
 # -- comparisons
@@ -231,7 +253,10 @@ MISTAKES = {
     "unknown data": (("data.name=imagenet",), "there is no data set 'imagenet'"),
     "layers that cannot be found": (("model.factory=test_cli_runs:unused_parameter",), "'spare' plays no part"),
     "engine that cannot do it": (("engine.name=fused", "training.local_iterations=3"), "one local iteration"),
-    "engine that cannot do this model": (("engine.name=fused", "model.name=transformer"), "Sequential"),
+    "engine that cannot do this model": (
+        ("engine.name=fused", "model.name=resnet18", "model.norm=batch", "model.width=0.1"),
+        "samples do not influence each other",
+    ),
     "no such device": (("engine.device=xpu9",), "device"),
 }
 FOR_ONE = {
@@ -403,7 +428,7 @@ class Crashing(nn.Module):
         self.calls += 1
         if self.calls > 60:
             raise KeyError("what is this?")
-        return self.dense(x.flatten(1))
+        return torch.tanh(self.dense(x.flatten(1)))
 
 
 def build(shape, classes, seed):
@@ -427,6 +452,133 @@ def test_a_crash_in_a_users_model_is_one_sentence_for_each_run_and_the_rows_stay
         assert (here / "c" / f"{name}-seed0" / "rounds.jsonl").read_text()
 
 
+TROUBLED = """
+from torch import nn
+from adelfl.strategies import Strategy
+
+
+def second_seed(shape, classes, seed):
+    if seed == 1:
+        raise RuntimeError("no seed one")
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def leaves(*_):
+    raise SystemExit(0)
+
+
+class Broken(Strategy):
+    name = "broken"
+
+    def __init__(self, setting):
+        raise LookupError("nothing there")
+
+    def orders(self, t, devices):
+        return None
+
+    def weights(self, t, progress):
+        return None
+
+
+class Silent(Broken):
+    def __init__(self, setting):
+        super(Broken, self).__init__(setting)
+
+
+class InTraining(nn.Module):
+    def __init__(self, *_):
+        super().__init__()
+        self.dense = nn.Linear(64, 10)
+
+    def forward(self, x):
+        if self.training:
+            raise ArithmeticError("not so")
+        return self.dense(x.flatten(1))
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_code_that_fails_for_one_seed_costs_the_runs_of_that_seed_alone(here, monkeypatch, jobs):
+    (here / "troubled.py").write_text(TROUBLED)
+    monkeypatch.syspath_prepend(here)
+    model = ("--set", "model.factory=troubled:second_seed", "--set", "training.rounds=4")
+    done = typed("compare", "--strategies=salf,drop", "--seeds=3", f"--jobs={jobs}", "--json", "--out", "c", *model)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert {name: found["seeds"] for name, found in json.loads(done.out).items()} == {"salf": [0, 2], "drop": [0, 2]}
+    said = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert [line.split(": ")[1] for line in said] == ["salf, seed 1", "drop, seed 1"]
+    assert all("RuntimeError: no seed one; troubled.py, line 8" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("model.factory=unwritten:f", "cannot be imported (SyntaxError"),
+        ("model.factory=troubled:leaves", "model.factory: troubled:leaves fails (SystemExit"),
+        ("data.factory=troubled:leaves", "data.factory: troubled:leaves fails (SystemExit"),
+        ("strategy.name=troubled:Broken", "cannot be made (LookupError: nothing there; troubled.py, line "),
+        ("strategy.name=troubled:Silent", "orders gave None"),
+        ("model.factory=troubled:InTraining", "ArithmeticError: not so; troubled.py, line "),
+        ("training.budget=1e-300", "training.budget: must be at least 1e-09"),
+        ("fleet.sigma=30", "fleet.sigma: must be at most 10"),
+        ("model.layers=[]", "model.layers: "),
+        ("training.momentum=0.9", "training.momentum: it begins at zero"),
+        ("strategy.options=3", "strategy.options: must be a table"),
+        ("data.data_dir=somewhere", "data.data_dir: digits are part of the package"),
+    ],
+)
+def test_what_goes_wrong_before_a_run_begins_is_one_sentence(here, monkeypatch, change, sentence):
+    (here / "troubled.py").write_text(TROUBLED)
+    (here / "unwritten.py").write_text("def f(:\n")
+    monkeypatch.syspath_prepend(here)
+    assert_one_sentence(typed("run", "--out", "r", "--set", change), sentence)
+    assert not (here / "r").exists()
+
+
+def test_the_whole_of_what_a_users_code_raised_is_shown_if_asked(here, monkeypatch):
+    (here / "troubled.py").write_text(TROUBLED)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setenv("ADELFL_TRACEBACK", "1")
+    with pytest.raises(errors.ConfigError) as trouble:
+        typed("run", "--set", "strategy.name=troubled:Broken")
+    assert isinstance(trouble.value.__cause__, LookupError)
+
+
+def test_a_damaged_run_costs_nobody_else_anything(here):
+    arguments = ("compare", "--strategies=salf,drop", "--json", "--out", "c", *small)
+    assert typed(*arguments, "--seeds=1").code == 0
+    (here / "c" / "salf-seed0" / "run.json").write_text("{")
+    done = typed(*arguments, "--seeds=2")
+    assert done.code == 2
+    assert "salf, seed 0: " in done.err
+    assert {name: found["seeds"] for name, found in json.loads(done.out).items()} == {"salf": [1], "drop": [0, 1]}
+
+
+def test_a_removal_that_is_killed_leaves_a_run_or_none(here, monkeypatch):
+    arguments = ("compare", "--strategies=salf", "--seeds=1", "--json", "--out", "c", *small)
+    first = typed(*arguments)
+    monkeypatch.setattr("adelfl.record.shutil.rmtree", lambda folder: (folder / "run.json").unlink())  # and no further
+    assert typed(*arguments, "--fresh").out == first.out
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert typed(*arguments).out == first.out
+
+
+def test_two_ways_to_write_one_strategy_are_one(here):
+    words = "salf[correction=none],salf[correction='none']"
+    assert_one_sentence(typed("compare", "--strategies", words, "--out", "c", *small), "each may be named once")
+
+
+def test_output_that_cannot_be_written_is_one_sentence(here):
+    command = [sys.executable, "-m", "adelfl", "compare", "--strategies=drop", "--seeds=1", "--json", *small]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, cwd=here)
+    assert done.returncode == 2
+    assert "error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_what_failed_is_said_in_the_order_asked_whichever_ended_first(here, monkeypatch):
     def backwards(jobs, workers, report):
         return ((job, errors.AdelError("it broke")) for job in reversed(jobs))
@@ -437,7 +589,7 @@ def test_what_failed_is_said_in_the_order_asked_whichever_ended_first(here, monk
     assert said == ["salf, seed 0", "drop, seed 0", "salf, seed 1", "drop, seed 1"]
 
 
-@pytest.mark.parametrize("plot", ["picture.xyz", "nowhere/picture.png"])
+@pytest.mark.parametrize("plot", ["picture.xyz", "nowhere/picture.png", "/proc/picture.png"])
 def test_a_picture_that_cannot_be_written_is_said_before_anything_runs(here, plot):
     done = typed("compare", "--strategies=salf", "--seeds=1", "--plot", plot, "--out", "c", *small)
     assert_one_sentence(done, "picture")
@@ -448,7 +600,9 @@ def test_names_with_options_are_shown_whole(here):
     done = typed("compare", "--strategies=salf[average_over=all]", "--seeds=1", "--out", "c", *small)
     assert "salf[average_over=all] seed 0: " in done.err
     assert "over 1 seed;" in done.out
+    (here / "[x]").mkdir()
     assert "no runs below [x]" in typed("list", "[x]").out
+    assert_one_sentence(typed("list", "[y]"), "[y]: no such folder")
     assert "name[option=value]" in " ".join(typed("compare", "--help").out.split())
 
 

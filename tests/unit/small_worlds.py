@@ -236,6 +236,35 @@ def sets(changes) -> list[str]:
     return [word for change in changes for word in ("--set", change)]
 
 
+class Tiring(nn.Module):
+    """Learns less with every step, by a buffer that is not among its weights."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(math.prod(shape), classes)
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1.0
+        return self.dense(x.flatten(1)) / (1.0 + 0.01 * self.steps)
+
+
+def tiring(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """What ``model.factory`` takes."""
+    return Tiring(shape, classes)
+
+
+class Fading(find_strategy("drop")):
+    """Keeps in ``weights`` what it did before, and learns nothing from rounds."""
+
+    name, share = "fading", 1.0
+
+    def weights(self, t, progress):
+        self.share *= 0.9
+        return self.share * super().weights(t, progress)
+
+
 def with_batch_norm(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     """What ``model.factory`` takes: two layers, the first with batch norm."""
     model = nn.Sequential(

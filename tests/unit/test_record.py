@@ -1,5 +1,6 @@
 """Records: complete, readable, and the same bytes however often a run is interrupted."""
 
+import errno
 import json
 import sys
 from importlib.metadata import EntryPoint
@@ -193,6 +194,8 @@ NORMED = ("model.factory=small_worlds:with_batch_norm", "training.batch=4")
         ("drop", "training.cohort=3"),
         ("salf", "training.local_iterations=3", "training.momentum=0.5", "training.weight_decay=0.1"),
         ("salf", *NORMED),
+        ("salf", "model.factory=small_worlds:tiring"),
+        ("small_worlds:Fading", "training.depth=0.9"),
     ],
     ids=[
         "adel",
@@ -203,6 +206,8 @@ NORMED = ("model.factory=small_worlds:with_batch_norm", "training.batch=4")
         "cohort",
         "local iterations",
         "batch norm",
+        "buffers that are not saved",
+        "a strategy that remembers",
     ],
 )
 def test_every_kind_of_run_resumes(tmp_path, whole, checkpoints_at, words):
@@ -328,8 +333,10 @@ def test_a_second_writer_is_refused_and_touches_nothing(tmp_path):
         with pytest.raises(RunBusyError, match="another process"):
             RunWriter.reopen(folder)
         assert (folder / "rounds.jsonl").read_bytes() == before
-        with pytest.raises(ConfigError, match="exists already"):
+        with pytest.raises(RunBusyError, match="another process"):
             RunWriter.create(folder, {})
+    with pytest.raises(ConfigError, match="exists already"):
+        RunWriter.create(folder, {})
     writer, checkpoint = RunWriter.reopen(folder)
     writer.close()
     assert checkpoint is None
@@ -347,6 +354,31 @@ def test_a_run_that_is_under_way_cannot_be_resumed(tmp_path):
 
     start(said(), folder, report)
     assert len(busy) == 1
+
+
+def test_a_run_that_another_process_has_just_finished_is_its_result(tmp_path, whole, monkeypatch):
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        start(said(), folder, kill_at(3))
+    plain = RunWriter.reopen
+
+    def outrun(folder):
+        monkeypatch.setattr(RunWriter, "reopen", plain)
+        resume(folder)
+        return plain(folder)
+
+    monkeypatch.setattr(RunWriter, "reopen", outrun)
+    assert resume(folder) == RunRecord(folder).result
+    assert kept_bytes(folder) == whole("salf")
+
+
+def test_a_disk_that_knows_no_locks_can_be_written(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    start(said(), tmp_path / "run")
+    assert RunRecord(tmp_path / "run").result is not None
 
 
 def test_a_run_that_another_process_writes_is_not_thrown_away_for_a_fresh_one(tmp_path):
@@ -373,7 +405,7 @@ def test_a_crash_of_the_code_is_noted_with_its_traceback_and_the_run_can_go_on(t
         if row["round"] == 3:
             raise LookupError("a bug\nof two lines")
 
-    with pytest.raises(AdelError, match=r"LookupError: a bug; failed\.json"):
+    with pytest.raises(AdelError, match=r"LookupError: a bug; test_record\.py, line \d+; failed\.json"):
         start(said(), folder, crash)
     record = RunRecord.open(folder)
     assert "a bug;" in record.failure

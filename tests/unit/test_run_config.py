@@ -264,6 +264,14 @@ def test_a_budget_with_no_plan_is_said_by_adel_and_left_to_the_others(changes, s
     build_experiment(load_run(None, [*changes, "strategy.name=salf"]))
 
 
+@pytest.mark.parametrize("changes", [["fleet.devices=2"], ["fleet.devices=6"], ["training.cohort=2"]], ids=str)
+def test_one_round_of_a_small_fleet_can_be_planned(changes):
+    experiment = build_experiment(load_run(None, ["training.rounds=1", "training.depth=0.9", *changes]))
+    assert experiment.strategy.rounds == 1
+    with pytest.raises(InfeasibleBudgetError, match=r"in 1 round and .* give more time$"):
+        build_experiment(load_run(None, ["training.rounds=1", "training.budget=0.0001", *changes]))
+
+
 def test_a_first_layer_that_hardly_ever_arrives_is_noted():
     strategy = build_experiment(load_run(None, ["training.budget=0.3", "strategy.name=adel"])).strategy
     assert any("the first layer is expected to arrive" in note for note in strategy.notes)

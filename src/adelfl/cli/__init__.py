@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -52,12 +53,19 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; every error that adelfl raises on purpose is one sentence and exit code 2."""
+    """Run the command line; every error that adelfl raises on purpose is one sentence and exit code 2.
+
+    With ``ADELFL_TRACEBACK=1`` it is a traceback, with what a user's code raised as its cause.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, not a traceback
     try:
         app()
-    except AdelError as error:
+    except (AdelError, OSError) as error:  # the latter: standard output that cannot be written
+        if os.environ.get("ADELFL_TRACEBACK"):
+            raise
+        if isinstance(error, OSError):
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in it cannot be written either
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

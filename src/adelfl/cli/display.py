@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -40,7 +41,12 @@ class _Display:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.bars.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self.console.print(f"interrupted; what is recorded stays, and {self.again}", highlight=False)
+            said = f"; what is recorded stays, and {self.again}" if self.has_begun() else " before the run began"
+            self.console.print(f"interrupted{said}", highlight=False)
+
+    def has_begun(self) -> bool:
+        """Whether there is anything to go on with."""
+        return True
 
 
 class RunDisplay(_Display):
@@ -50,6 +56,10 @@ class RunDisplay(_Display):
         super().__init__(len(name), f"adelfl resume {name} goes on from there")
         self.task = self.bars.add_task(name, total=None, note="")
         self.folder = name
+
+    def has_begun(self) -> bool:
+        """Whether there is a folder of the run."""
+        return (Path(self.folder) / "run.json").is_file()
 
     def row(self, row: dict[str, Any]) -> None:
         """Show a round."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,12 +108,13 @@ def compare(
     from adelfl.cli.display import CompareDisplay
     from adelfl.report.curves import draw_comparison
     from adelfl.report.style import check_picture, save
-    from adelfl.runner import default_folder, jobs_of, run_all
+    from adelfl.runner import default_folder, jobs_of, parse_strategy, run_all
 
     words = [word.strip() for word in strategies.split(",") if word.strip()]
     if not words:
         raise ConfigError("--strategies: name at least one")
-    if len(set(words)) < len(words):
+    meant = [(name, sorted(options.items())) for name, options in map(parse_strategy, words)]
+    if any(one in meant[:k] for k, one in enumerate(meant)):
         raise ConfigError("--strategies: each may be named once")
     for change in changes or ():
         if change.startswith(("strategy.", "training.seed")):
@@ -137,8 +139,10 @@ def compare(
             display.done(job, result)
     contenders = _contenders(words, [job for job in todo if job in finished])
     if contenders:
-        _print_comparison(contenders, folder, picture, as_json)
+        _print_comparison(contenders, as_json)
         save(draw_comparison(contenders, _title(said, contenders)), picture)
+        if not as_json:
+            typer.echo(f"Runs: {folder}   Picture: {picture}")
         if show:
             from adelfl.cli.plan import open_picture
 
@@ -149,7 +153,7 @@ def compare(
         raise typer.Exit(2)
 
 
-def _print_comparison(contenders: list[Contender], folder: Path, picture: Path, as_json: bool) -> None:
+def _print_comparison(contenders: list[Contender], as_json: bool) -> None:
     if as_json:
         from adelfl.report.comparison import summary_json
 
@@ -160,7 +164,6 @@ def _print_comparison(contenders: list[Contender], folder: Path, picture: Path, 
     print_comparison(contenders)
     for note in dict.fromkeys(note for c in contenders for r in c.records for note in r.about.get("notes", ())):
         typer.echo(f"note: {note}", err=True)
-    typer.echo(f"Runs: {folder}   Picture: {picture}")
 
 
 def list_runs(
@@ -170,6 +173,8 @@ def list_runs(
     from adelfl.record import find_runs
     from adelfl.report.terminal import print_runs
 
+    if root != Path("runs") and not root.is_dir():
+        raise ConfigError(f"{root}: no such folder")
     print_runs(find_runs(root), root)
 
 
@@ -219,8 +224,12 @@ def _say_versions(todo: list[Job]) -> None:
     """Name what is taken over from runs of other versions."""
     from adelfl.runner import made_elsewhere
 
-    kept = [job.folder for job in todo if not job.fresh and (job.folder / "run.json").is_file()]
-    if found := list(filter(None, map(made_elsewhere, kept))):
+    found = []
+    for job in todo:
+        if not job.fresh and (job.folder / "run.json").is_file():
+            with suppress(AdelError):  # said when its turn comes
+                found.append(made_elsewhere(job.folder))
+    if found := list(filter(None, found)):
         more = f", and {len(found) - 1} more like it" if len(found) > 1 else ""
         typer.echo(f"note: {found[0]}{more}; --fresh runs again what is there", err=True)
 
@@ -255,7 +264,10 @@ def partition(
     """Show who holds which training samples; save or draw it."""
     said = prepare(config, changes, data_dir)
     from adelfl.config.build import build_data
+    from adelfl.report.style import check_picture
 
+    if plot is not None:
+        check_picture(plot)
     dataset, held = build_data(said)
     counts = held.label_counts(dataset.y_train)
     top = (counts.max(axis=1) / counts.sum(axis=1)).mean()

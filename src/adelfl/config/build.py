@@ -11,7 +11,7 @@ from adelfl.config.run import DataSection, ModelSection, RunFile, TrainingSectio
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.planner import Constants
-from adelfl.plugins import import_object
+from adelfl.plugins import import_object, users_code
 from adelfl.seeds import rng_for
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def _made(key: str, path: str, *arguments: object) -> Any:  # noqa: ANN401 - wha
     except (TypeError, ValueError) as trouble:
         wanted = "(input_shape, classes, seed)" if arguments else "no arguments"
         raise ConfigError(f"{key}: {path} cannot be called with {wanted} ({trouble})") from None
-    return factory(*arguments)
+    with users_code(f"{key}: {path} fails"):
+        return factory(*arguments)
 
 
 @lru_cache(maxsize=2)
@@ -48,7 +49,10 @@ def _dataset(name: str, data_dir: str | None, factory: str | None, validation: f
         return load_dataset(name, data_dir=data_dir)
     found = _made("data.factory", factory)
     if not isinstance(found, Dataset):
-        raise ConfigError(f"data.factory: {factory} must return an adelfl.data.Dataset, not {type(found).__name__}")
+        raise ConfigError(
+            f"data.factory: {factory} must return an adelfl.data.Dataset, not {type(found).__name__}; "
+            "Dataset.from_arrays and Dataset.from_torch make one"
+        )
     return found
 
 
@@ -71,6 +75,11 @@ def build_data(said: RunFile) -> tuple[Dataset, Partition]:
 
 def build_experiment(said: RunFile) -> Experiment:
     """Everything that a file describes, ready to run: data, partition, model, layers, fleet, plan."""
+    with users_code("this experiment cannot be built"):
+        return _build_experiment(said)
+
+
+def _build_experiment(said: RunFile) -> Experiment:
     import torch
 
     from adelfl.latency import Exponential
@@ -107,7 +116,8 @@ def build_experiment(said: RunFile) -> Experiment:
         inspect.signature(kind).bind(setting, **said.strategy.options)
     except TypeError as trouble:
         raise ConfigError(f"strategy.options: {said.strategy.name} does not take these ({trouble})") from None
-    strategy = kind(setting, **said.strategy.options)
+    with users_code(f"strategy {said.strategy.name} cannot be made"):
+        strategy = kind(setting, **said.strategy.options)
     return Experiment(
         dataset=dataset,
         partition=partition,

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -27,6 +27,8 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import LawName
 from adelfl.plugins import import_object
+
+LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
 
 
 class DataSection(Section):
@@ -51,7 +53,7 @@ class ModelSection(Section):
     width: Positive = 1.0
     init: Literal["auto", "torch", "he"] = "auto"
     factory: str | None = None
-    layers: list[list[str]] | None = None
+    layers: list[list[str]] | None = Field(default=None, min_length=1)
 
 
 _FLEET_KEYS = {
@@ -75,9 +77,9 @@ class FleetSection(Section):
     kind: Literal["lognormal", "uniform", "two-class", "phones", "listed"] = "lognormal"
     devices: int = Field(default=30, ge=2, le=MAX_DEVICES)
     compute: Positive = 16.0
-    sigma: NotNegative = 0.5
+    sigma: LogDeviation = 0.5
     upload: NotNegative = 0.0
-    upload_sigma: NotNegative = 0.0
+    upload_sigma: LogDeviation = 0.0
     low: Positive = 8.0
     high: Positive = 24.0
     slow: Positive = 4.0
@@ -130,7 +132,7 @@ class TrainingSection(Section):
     """[training]."""
 
     rounds: int = Field(default=100, ge=1, le=1_000_000)
-    budget: Positive | None = None
+    budget: float | None = Field(default=None, ge=1e-9, le=1e15, allow_inf_nan=False)
     depth: float | None = Field(default=None, gt=0, lt=1)
     budget_share: Positive = 1.0
     batch: int = Field(default=16, ge=1)
@@ -253,11 +255,16 @@ def _idle(said: RunFile) -> Iterator[_Idle]:
     if data.factory:
         why = "data.factory makes the data set, and does not use it"
         yield _Idle("data", {"name", "data_dir"}, why, ("data.factory",))
+    elif data.name == "digits":
+        yield _Idle("data", {"data_dir"}, "digits are part of the package, and do not use it", ("data.name",))
     if data.partition_file:
         why = "data.partition_file says who holds what, and does not use it"
         yield _Idle("data", {"partition", "alpha"}, why, ("data.partition_file",))
     elif data.partition == "iid":
         yield _Idle("data", {"alpha"}, 'partition = "iid" does not use it', ("data.partition",))
+    if said.training.momentum and said.training.local_iterations == 1:
+        why = "it begins at zero in every round, and local_iterations = 1 does not use it"
+        yield _Idle("training", {"momentum"}, why, ("training.local_iterations",))
     if model.factory:
         why = "model.factory makes the model, and does not use it"
         yield _Idle("model", set(ModelSection.model_fields) - {"factory", "layers"}, why, ("model.factory",))

@@ -101,6 +101,7 @@ _WORDS = {
     "int_type": "must be a whole number",
     "string_type": "must be a text in quotes",
     "list_type": "must be a list",
+    "dict_type": "must be a table",
     "model_type": "must be a table",
     "literal_error": "must be {expected}",
 }

@@ -162,8 +162,12 @@ class Partition:
         try:
             archive = read_npz(Path(path))
             indices, offsets, samples = archive["indices"], archive["offsets"], int(archive["samples"])
-        except Exception as trouble:  # whatever the damage looks like (see read_npz)
-            raise ConfigError(f"{path}: cannot be read as a partition ({trouble})") from None
+        except OSError as trouble:
+            raise ConfigError(f"{path}: cannot be read as a partition ({trouble.strerror or 'damaged'})") from None
+        except Exception:  # whatever the damage looks like (see read_npz)
+            raise ConfigError(
+                f"{path}: cannot be read as a partition (adelfl partition --save did not write it, or it is damaged)"
+            ) from None
         return cls(indices, offsets, samples)
 
 

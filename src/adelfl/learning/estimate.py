@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,8 @@ def estimate_constants(
     rho_c : float
         Strong convexity, which is not estimated.
     """
-    gradients, sums = _Gradients(model, layers, samples), _Sums(len(layers))
+    # Some modules, as those of weight_norm, keep what a pass made of their weights, and can then not be copied.
+    gradients, sums = _Gradients(deepcopy(model), layers, samples), _Sums(len(layers))
     differences, sizes = [], []
     for rows in chosen:
         half = rows.size // 2

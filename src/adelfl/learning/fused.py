@@ -153,8 +153,8 @@ class Fused(Engine):
         return _Layout(parts, [_Step(n, [self.parameters[k] for k in n], *how) for how, n in alike.items()])
 
     def _floats(self, values: NDArray[np.float32]) -> Tensor:
-        found = self.samples.tensor(values)
-        return found if found.dtype == self.dtype else found.to(self.dtype)
+        # A copy in torch's memory: where NumPy's begins is a matter of chance, and it can move the last bit of a sum.
+        return self.samples.tensor(values).to(self.dtype, copy=True)
 
     def _do(self, layout: _Layout, samples: list[tuple[Tensor, Tensor]], eta: float, devices: int) -> float:
         total: list[Tensor] = []

@@ -7,8 +7,8 @@ pass; :func:`given_layers` takes them from the user.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,14 +73,10 @@ def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
     ConfigError
         If nothing can be trained, the model does not take the example, or a parameter plays no part in the output.
     """
+    model = _copy(model)
     trainable = _trainable(model)
     ran, used = _run(model, example)
-    if unused := [name for key, name in trainable.items() if key not in used]:
-        more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""
-        raise ConfigError(
-            f"parameter {unused[0]!r}{more} plays no part in the model's output; "
-            "remove it, or freeze it with requires_grad_(False)"
-        )
+    _refuse_unused(trainable, used)
     owners: dict[int, list[str]] = {}
     for name, module in model.named_modules():
         for parameter in _own(module):
@@ -225,45 +221,48 @@ def _run(model: nn.Module, example: Tensor) -> tuple[dict[str, int], set[int]]:
             handle.remove()
 
 
+def _copy(model: nn.Module) -> nn.Module:
+    """In evaluation mode: what a forward pass leaves behind, in buffers or attributes, is then of no concern."""
+    _trainable(model)  # says what cannot be copied either
+    try:
+        copied = deepcopy(model)
+    except Exception as trouble:  # whatever a user's module holds
+        raise ConfigError(f"the model cannot be copied ({trouble})") from trouble
+    for module in copied.modules():
+        module.training = False
+    return copied
+
+
 def _output(model: nn.Module, example: Tensor) -> Any:  # noqa: ANN401 - whatever the model returns
     try:
-        with _untouched(model), torch.enable_grad():
+        with torch.enable_grad():
             return model(example.clone())  # some models work in place
     except Exception as trouble:
         shape = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
         raise ConfigError(f"the model cannot be run on the example input of shape {shape}: {trouble}") from trouble
 
 
+def _refuse_unused(trainable: Mapping[int, str], used: set[int]) -> None:
+    if unused := [name for key, name in trainable.items() if key not in used]:
+        more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""
+        raise ConfigError(
+            f"parameter {unused[0]!r}{more} plays no part in the model's output; "
+            "remove it, or freeze it with requires_grad_(False)"
+        )
+
+
 def check_output(model: nn.Module, example: Tensor, classes: int) -> None:
-    """Raise ConfigError unless the model gives a score for each class of each sample."""
+    """Raise ConfigError unless the model gives a finite score for each class of each sample, by all its parameters."""
+    model = _copy(model)
     output = _output(model, example)
     shape = tuple(output.shape) if isinstance(output, Tensor) else f"a {type(output).__name__}"
     if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[0] != len(example):
         raise ConfigError(f"the model must return scores of shape (samples, {classes}), not {shape}")
     if output.shape[1] < classes:
         raise ConfigError(f"the model gives {output.shape[1]} scores per sample, but the data has {classes} classes")
-
-
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; training modes and buffers as they were afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    buffers = [
-        (module, key, buffer, buffer.detach().clone())
-        for module in modes
-        for key, buffer in module.named_buffers(recurse=False)
-    ]
-    try:
-        for module in modes:
-            module.training = False
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        with torch.no_grad():
-            for module, key, buffer, before in buffers:
-                setattr(module, key, buffer)  # a forward pass may also have put another tensor in its place
-                buffer.copy_(before)
+    if not output.isfinite().all():
+        raise ConfigError("the model gives scores that are not finite with its first weights")
+    _refuse_unused(_trainable(model), _reached(output))
 
 
 def _reached(output: object) -> set[int]:

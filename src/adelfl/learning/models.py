@@ -77,9 +77,9 @@ def build_model(
         If a name or a size is out of range, or the image is too small for the network.
     """
     if name not in _BUILDERS:
-        near = difflib.get_close_matches(str(name).lower(), MODELS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(MODELS)}"
-        raise ConfigError(f"model: unknown name {name!r}; {hint}")
+        near = difflib.get_close_matches(str(name).lower(), MODELS, n=1, cutoff=0.65)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"model: unknown name {name!r}; {hint}allowed are {', '.join(MODELS)}")
     if norm not in NORMS:
         raise ConfigError(f"norm must be one of {', '.join(NORMS)}, not {norm!r}")
     if init not in INITS:

@@ -67,6 +67,7 @@ def summary_json(contenders: list[Contender]) -> dict[str, Any]:
     return {
         c.name: {
             "final_accuracy": c.final.tolist(),
+            "seeds": [r.about["seed"] for r in c.records if r.result is not None],
             "depth": c.depth,
             "rounds": c.rounds,
             "accuracy": {q: c.at(q) for q in QUARTERS},

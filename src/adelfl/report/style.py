@@ -85,6 +85,13 @@ def check_picture(path: Path) -> None:
         raise ConfigError(f"{path}: a picture's name must end in one of {', '.join(allowed)}")
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: cannot be written (there is no folder {path.parent})")
+    was_there = path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as trouble:
+        raise ConfigError(f"{path}: cannot be written ({trouble.strerror})") from None
+    if not was_there:
+        path.unlink()
 
 
 def save(fig: Figure, path: Path, dpi: int = 150) -> None:

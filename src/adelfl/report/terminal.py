@@ -36,8 +36,12 @@ def sparkline(values: np.ndarray, width: int = 60) -> str:
 
 
 def _print_whole(table: Table, console: Console) -> None:
-    """Print a table as wide as it is: rich cuts numbers off where the terminal is narrow, and 100 rounds become 1."""
-    table.width = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    """Print a table with all its numbers: rich cuts them off where the terminal is narrow, and 100 rounds become 1.
+
+    On a screen columns of words are folded first; elsewhere a line is as long as it has to be.
+    """
+    needs = Measurement.get(console, console.options.update(max_width=10_000), table)
+    table.width = max(needs.minimum, min(needs.maximum, console.width)) if console.is_terminal else needs.maximum
     console.print(table, crop=False)
 
 
@@ -84,7 +88,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     console = console or Console(highlight=False)
     ceiling = next((float(c.final.mean()) for c in contenders if c.name == "oracle"), None)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("strategy", min_width=max(len(c.label) for c in contenders))
+    table.add_column("strategy")
     for title in ("final", *(f"at\n{q}" for q in QUARTERS), "of\noracle", "depth", "rounds"):
         table.add_column(title, justify="right", no_wrap=True)
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
@@ -99,7 +103,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     console.print(
         f"[dim]mean ± standard error over {seeds} {'seed' if seeds == 1 else 'seeds'}; final: mean over the "
         "last tenth of the budget; depth: mean share of layers that devices finished in time[/dim]",
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )
 
 
@@ -166,7 +170,8 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("run", "strategy", "seed", "rounds", "accuracy", "state"):
-        table.add_column(title, justify="right" if title in ("seed", "rounds", "accuracy") else "left", no_wrap=True)
+        number = title in ("seed", "rounds", "accuracy")
+        table.add_column(title, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for record in records:
         try:
             table.add_row(escape(str(record.folder)), *_line(record))

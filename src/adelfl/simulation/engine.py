@@ -119,6 +119,8 @@ class _Ready:
 
 def _check_orders(strategy: Strategy, orders: Orders, devices: Ints) -> None:
     """Raise ConfigError if what a strategy asks for cannot be done."""
+    if not isinstance(orders, Orders):
+        raise ConfigError(f"strategy {strategy.name!r}: orders gave {orders!r}, which is no Orders")
     said, batch = f"strategy {strategy.name!r}: orders gave", orders.batch
     if np.shape(batch) != devices.shape:
         raise ConfigError(f"{said} batch sizes of shape {np.shape(batch)} for {devices.size} devices")
@@ -145,7 +147,9 @@ class _Run:
         self.model = deepcopy(experiment.model).to(device)
         if not self.model.training:  # otherwise parts of it may be meant to stay as they are: a frozen batch norm
             self.model.train()
-        widths = self.strategy.orders(0, np.arange(1)).width is not None
+        first = self.strategy.orders(0, s.everybody[:1])
+        _check_orders(self.strategy, first, s.everybody[:1])
+        widths = first.width is not None
         e, samples = experiment, Samples(x, y)
         self.samples = samples
         if e.make_engine is not None:
@@ -184,7 +188,7 @@ class _Run:
                 row = self._evaluated(row)
             self._keep(row, monotonic() - began)
             if self.writer is not None and monotonic() - saved > _CHECKPOINT_SECONDS:
-                self.writer.checkpoint(current.t + 1, clock.now(), self._weights())
+                self.writer.checkpoint(current.t + 1, clock.now(), self._state())
                 saved = monotonic()
         result = self.summary.result() | {"engine": self.engine.name}
         if self.writer is not None:
@@ -231,6 +235,8 @@ class _Run:
         if now + length > s.budget * (1 + 1e-9):
             return None
         A = np.asarray(strategy.weights(t, progress), dtype=np.float64)
+        if not np.isfinite(A).all():
+            raise ConfigError(f"strategy {strategy.name!r}: weights gave numbers that are not finite in round {t + 1}")
         if A.shape != (devices.size, s.layers):
             wanted = f"({devices.size}, {s.layers}), devices by layers"
             raise ConfigError(f"strategy {strategy.name!r}: weights must have shape {wanted}, not {A.shape}")
@@ -254,11 +260,11 @@ class _Run:
         return _Round(t, end, devices, orders, progress, A, row, strategy.looks_at(t))
 
     def _learn_again(self, rounds: int) -> None:
-        """Let the strategy see what an interrupted run had seen: the rounds over again, with nothing trained."""
+        """Let the strategy see what an interrupted run had seen: the rounds over again, with nothing trained.
+
+        Whatever a strategy keeps from one round to the next, in whichever of its methods, it then has.
+        """
         known = self._remember()
-        kind = type(self.strategy)
-        if kind.observe is Strategy.observe and kind.learn is Strategy.learn:
-            return
         now = 0.0
         for t in range(rounds):
             found = self._round(t, now)
@@ -338,5 +344,13 @@ class _Run:
     def _weights(self) -> Weights:
         return {name: value.detach().cpu().numpy() for name, value in self.model.state_dict().items()}
 
+    def _state(self) -> Weights:
+        """The weights, and buffers that are not meant to be saved: what the run goes on with."""
+        return {name: b.detach().cpu().numpy() for name, b in self.model.named_buffers()} | self._weights()
+
     def _load(self, weights: Weights) -> None:
-        self.model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
+        own = self.model.state_dict()
+        self.model.load_state_dict({name: torch.from_numpy(weights[name].copy()) for name in own})
+        for name, b in self.model.named_buffers():
+            if name not in own:
+                b.copy_(torch.from_numpy(weights[name].copy()))

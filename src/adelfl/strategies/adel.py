@@ -29,6 +29,7 @@ Deadlines = Literal["planned", "uniform"]
 Rounds = Literal["given", "auto"]
 
 _SAMPLE = 2048  # devices
+_LIKELY = 0.5  # with few rounds: how often the last layer must arrive, in each of them, for training to be worth while
 _MOST_ROUNDS = 4  # times the given number, where the number is to be found
 
 
@@ -257,10 +258,11 @@ class Adel(Strategy):
         )
         if isinstance(s.latency, Exponential):
             self._expected = _times_filled(schedule)
-            if self._expected[-1] < 1.0:
+            if self._expected[-1] < min(1.0, _LIKELY * schedule.rounds):
+                R, many = schedule.rounds, schedule.rounds > 1
                 raise InfeasibleBudgetError(
-                    f"no plan: in {schedule.rounds} rounds and {s.budget:.4g} s even the last layer is expected to "
-                    f"arrive {self._expected[-1]:.2g} times in all; give more time, or plan fewer rounds",
+                    f"no plan: in {R} round{'s' if many else ''} and {s.budget:.4g} s even the last layer is expected "
+                    f"to arrive {self._expected[-1]:.2g} times in all; give more time{', or plan fewer rounds' * many}",
                     binding="the time of all devices together",
                     smallest_budget=None,
                 )
