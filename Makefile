@@ -45,6 +45,7 @@ bench: $(READY) ## side-by-side measurements
 	$(BIN)/python bench/replan.py
 	$(BIN)/python bench/truncated.py
 	$(BIN)/python bench/parts.py
+	$(BIN)/python bench/models.py
 	$(BIN)/python bench/simulators.py
 	$(BIN)/python bench/dashboard.py
 

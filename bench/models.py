@@ -1,0 +1,140 @@
+"""What one pass for all devices is worth for models that people write: as classes, with shortcuts, with attention.
+
+    python bench/models.py [--repeats 7] [--models mlp,cnn]
+
+CPU time of one round's local work and merge, one thread; the plain loop over devices (engine ``loop``) and one pass for
+all of them (``fused``) take turns; median of the ratios within a turn, and quartiles. 30 devices, one local step: all
+layers of all devices; half of the layers on average; and the same with weights that differ from device to device and
+layer to layer, and other batch sizes, as ``adel`` has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from adelfl.learning.engines import LocalWork, build_engine, keep_memory
+from adelfl.learning.layers import find_layers
+from adelfl.learning.models import build_model
+from adelfl.learning.work import RoundWork, Samples
+from adelfl.strategies.base import Progress
+
+DEVICES, CLASSES = 30, 10
+
+
+class Mlp(nn.Module):
+    """784-32-16-10, written as a class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(784, 32), nn.Linear(32, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Dense, ReLU, dense, ReLU, dense."""
+        x = functional.relu(self.fc1(x.flatten(1)))
+        return self.fc3(functional.relu(self.fc2(x)))
+
+
+class Gelu(Mlp):
+    """The same with an activation that the fused engine leaves to autograd."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Dense, GELU, dense, GELU, dense."""
+        x = functional.gelu(self.fc1(x.flatten(1)))
+        return self.fc3(functional.gelu(self.fc2(x)))
+
+
+class Cnn(nn.Module):
+    """As in tutorials."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Two convolutions with pools, two dense layers."""
+        x = functional.relu(functional.max_pool2d(self.conv1(x), 2))
+        x = functional.relu(functional.max_pool2d(self.conv2(x), 2))
+        x = functional.relu(self.fc1(x.view(-1, 320)))
+        return functional.log_softmax(self.fc2(x), dim=1)
+
+
+def _own(name: str, shape: tuple[int, ...], **options: float) -> Callable[[], nn.Module]:
+    return lambda: build_model(name, input_shape=shape, classes=CLASSES, seed=0, **options)  # type: ignore[arg-type]
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "mlp": (Mlp, (1, 28, 28), 32),
+    "gelu": (Gelu, (1, 28, 28), 32),
+    "cnn": (Cnn, (1, 28, 28), 32),
+    "transformer": (_own("transformer", (1, 28, 28)), (1, 28, 28), 16),
+    "resnet18": (_own("resnet18", (3, 32, 32), width=0.25), (3, 32, 32), 16),
+}
+"""How to build it, the shape of a sample, the batch size."""
+
+
+def rounds(layers: int, batch: int, rng: np.random.Generator) -> dict[str, RoundWork]:
+    """Three kinds of local work on 2,000 samples."""
+    found = {}
+    for kind in ("all layers", "half of them", "half, unequal weights"):
+        z = np.full(DEVICES, layers) if kind == "all layers" else np.minimum(rng.poisson(layers / 2, DEVICES), layers)
+        unequal = "unequal" in kind
+        sizes = rng.integers(batch // 2, 2 * batch, DEVICES) if unequal else np.full(DEVICES, batch)
+        progress = Progress(z, layers, 1, np.ones(DEVICES))
+        A = progress.delivered / np.maximum(1, progress.delivered.sum(axis=0))
+        if unequal:
+            A = A * rng.uniform(0.5, 1.5, A.shape)
+        found[kind] = RoundWork((rng.integers(0, 2000, sizes.sum()),), sizes, A, progress, 0.01)
+    return found
+
+
+def compare(name: str, repeats: int) -> None:
+    build, shape, batch = MODELS[name]
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    model = build()
+    x = torch.from_numpy(rng.standard_normal((2000, *shape), dtype=np.float32))
+    samples = Samples(x, torch.from_numpy(rng.integers(0, CLASSES, 2000)))
+    layers = find_layers(model, x[:2])
+    for kind, work in rounds(len(layers), batch, rng).items():
+        engines = [build_engine(e, deepcopy(model).train(), layers, samples, LocalWork()) for e in ("loop", "fused")]
+        turns = []
+        for _ in range(repeats + 1):
+            turns.append([])
+            for engine in engines:
+                start = time.process_time()
+                engine.run(work)
+                turns[-1].append(time.process_time() - start)
+        del turns[0]  # warm-up
+        loop, fused = (1e3 * statistics.median(times) for times in zip(*turns, strict=True))
+        low, middle, high = statistics.quantiles([a / b for a, b in turns], n=4, method="inclusive")
+        print(f"{name:12}{kind:24}{loop:10.1f}{fused:10.1f}{middle:8.2f}   {low:.2f} to {high:.2f}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--models", default=",".join(MODELS))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_memory()
+    warnings.simplefilter("ignore")
+    print(f"{'model':12}{'deliver':24}{'loop, ms':>10}{'fused, ms':>10}{'ratio':>8}   quartiles")
+    for name in given.models.split(","):
+        compare(name, given.repeats)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
