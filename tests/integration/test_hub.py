@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -120,11 +121,10 @@ def test_a_run_fetches_the_parquet_files_alone_and_only_once(tmp_path, start, na
     assert kept_bytes(tmp_path / "first") == kept_bytes(tmp_path / "second")
 
 
-def test_no_hub_is_one_sentence_and_nothing_is_written(tmp_path, start):
-    hub = start()
-    hub.shutdown()
-    hub.server_close()
-    done = run(tmp_path, hub.server_port)
+def test_no_hub_is_one_sentence_and_nothing_is_written(tmp_path):
+    with socket.socket() as nobody:  # has the port, and does not listen
+        nobody.bind(("127.0.0.1", 0))
+        done = run(tmp_path, nobody.getsockname()[1])
     assert done.returncode == 2
     assert "mnist cannot be fetched from huggingface.co/datasets/ylecun/mnist" in done.stderr
     assert "$ADELFL_DATA" in done.stderr

@@ -23,9 +23,24 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import adelfl.simulation.engine as engine
 engine._CHECKPOINT_SECONDS = 0.05
+{more}
 from adelfl.cli import main
 main()
 """
+# However quick the machine, there is time to end it.
+SLOWLY = """
+import time
+from adelfl.record import RunWriter
+plain = RunWriter.append
+def append(self, row, seconds):
+    plain(self, row, seconds)
+    time.sleep(0.003)
+RunWriter.append = append
+"""
+# However slow the machine is that watches it: it waits for what will end it.
+HELD = SLOWLY.replace(
+    "time.sleep(0.003)", 'if row["round"] == 200 and "drop" not in self.folder.name: self.flush(), time.sleep(600)'
+)
 
 
 @pytest.fixture
@@ -33,8 +48,8 @@ def begin(tmp_path):
     """Start processes, each in a group of its own: Ctrl-C in a terminal reaches the workers too."""
     started = []
 
-    def start(*arguments):
-        command = [sys.executable, "-c", DRIVER, *map(str, arguments)]
+    def start(*arguments, more=""):
+        command = [sys.executable, "-c", DRIVER.replace("{more}", more), *map(str, arguments)]
         pipe = subprocess.PIPE
         started.append(
             subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
@@ -64,10 +79,10 @@ def lines_of(folder):
         return 0
 
 
-def interrupt(process, folder, delay, how):
-    """Let it train for a moment, then end it; whether it was still at work."""
-    seen = lines_of(folder)
-    wait_until(process, lambda: lines_of(folder) not in (0, seen))
+def interrupt(process, folder, delay, how, *, held=False):
+    """Let it train for a moment, or until it waits to be ended, then end it; whether it was still at work."""
+    seen = 200 if held else lines_of(folder)
+    wait_until(process, lambda: lines_of(folder) > seen if held else lines_of(folder) not in (0, seen))
     moment = time.monotonic() + delay
     wait_until(process, lambda: time.monotonic() > moment)
     at_work = process.poll() is None
@@ -107,7 +122,7 @@ def whole(tmp_path_factory):
 def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(begin, tmp_path, whole, kind, kills):
     folder = tmp_path / "run"
     moments = np.random.default_rng(kills).uniform(0.0, 0.6, kills)
-    process = begin("run", "--out", folder, *KINDS[kind])
+    process = begin("run", "--out", folder, *KINDS[kind], more=SLOWLY)
     met = 0
     for moment in moments:
         at_work, _, err = interrupt(process, folder, moment, signal.SIGKILL)
@@ -116,7 +131,7 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(begin, 
         if not at_work:
             break
         assert process.returncode == -signal.SIGKILL
-        process = begin("resume", folder)
+        process = begin("resume", folder, more=SLOWLY)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "accuracy" in out
@@ -128,13 +143,13 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(begin, 
 
 def test_ctrl_c_ends_a_run_with_130_and_one_line_and_resume_goes_on(begin, tmp_path, whole):
     folder = tmp_path / "run"
-    process = begin("run", "--out", folder, *LONG, *SALF)
+    process = begin("run", "--out", folder, *LONG, *SALF, more=HELD)
     wait_until(process, lambda: lines_of(folder) > 0)
     too_early = typed("resume", folder)
     assert process.poll() is None
     assert (too_early.code, too_early.out) == (2, "")
     assert "another process is writing this run" in too_early.err
-    at_work, out, err = interrupt(process, folder, 0.2, signal.SIGINT)
+    at_work, out, err = interrupt(process, folder, 0.0, signal.SIGINT, held=True)
     assert at_work
     assert process.returncode == 130
     assert out == ""
@@ -150,9 +165,10 @@ def test_ctrl_c_ends_a_run_with_130_and_one_line_and_resume_goes_on(begin, tmp_p
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_ends_a_comparison_and_the_same_command_goes_on(begin, tmp_path, whole, jobs):
     command = ["compare", "--strategies", "drop,salf", "--seeds=1", "--json", "--out", tmp_path / "c", *LONG]
-    process = begin(*command, "--jobs", jobs)
+    held = jobs == 1  # workers are other processes
+    process = begin(*command, "--jobs", jobs, more=HELD if held else "")
     second = tmp_path / "c" / "salf-seed0"
-    at_work, out, err = interrupt(process, second, 0.1, signal.SIGINT)
+    at_work, out, err = interrupt(process, second, 0.1, signal.SIGINT, held=held)
     assert at_work
     assert process.returncode == 130
     assert out == ""

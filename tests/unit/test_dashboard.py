@@ -27,6 +27,8 @@ from adelfl.errors import ConfigError, MissingExtraError
 from adelfl.record import RunRecord
 from adelfl.runner import start
 
+knows_locks = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel does not tell who locks what")
+
 TOKEN = "a-token-of-some-length"
 LATER = 1e6  # seconds: nothing that was written is recent any more
 
@@ -60,6 +62,7 @@ def test_the_list_tells_what_a_run_is_and_how_far_it_is(tmp_path):
     assert card["accuracy"] == pytest.approx(0.14)  # of round 4, the last that was evaluated
 
 
+@knows_locks
 def test_every_state_is_told_apart(tmp_path):
     with begin(tmp_path / "running", 3), begin(tmp_path / "failed", 3) as failed:
         begin(tmp_path / "stopped", 3).close()
@@ -76,7 +79,7 @@ def test_every_state_is_told_apart(tmp_path):
     assert found["finished"]["progress"] == 1.0
 
 
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel does not tell who locks what")
+@knows_locks
 def test_who_writes_is_seen_without_touching_the_lock(tmp_path):
     writer = begin(tmp_path / "run")
     inode = os.stat(tmp_path / "run").st_ino
@@ -123,7 +126,8 @@ def test_a_corrupt_run_is_shown_as_such_and_breaks_nothing(tmp_path, file, text)
     assert page.get("/events", params={"run": ["bad", "good"]}).status_code == 200
 
 
-def test_what_is_corrupt_in_the_middle_is_found_when_the_run_is_opened(tmp_path):
+def test_what_is_corrupt_in_the_middle_is_found_when_the_run_is_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr(shelf_module, "_RECENT", 3600.0)
     begin(tmp_path / "run", 4).close()
     path = tmp_path / "run" / "rounds.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -396,7 +400,8 @@ def test_only_the_pages_own_files_are_handed_out(secret, path):
     assert client(secret / "runs").get(path).status_code == 404
 
 
-def test_links_are_not_followed(secret):
+def test_links_are_not_followed(secret, monkeypatch):
+    monkeypatch.setattr(shelf_module, "_RECENT", 3600.0)  # however slow the machine
     runs, outside = secret / "runs", secret / "outside"
     (runs / "link").symlink_to(outside)
     (runs / "up").symlink_to(secret)

@@ -567,7 +567,7 @@ def test_calls_that_hang_do_not_hold_a_round_up():
     class Hanging(World):
         def pull_messages(self, message_ids):
             if any(self.sent[i] == 3 for i in message_ids):
-                forever.wait(60)
+                forever.wait(300)
                 return []
             return super().pull_messages(message_ids)
 
@@ -579,11 +579,11 @@ def test_calls_that_hang_do_not_hold_a_round_up():
 
     world = Hanging({i: Being(1e-4, lag=0.0, seed=i) for i in (1, 2, 3)}, RealClock())
     world.sent = {}
-    result = DeadlineStrategy(budget=4.0, learning_rate=0.5, method="salf").start(world, arrays(), num_rounds=4)
+    result = DeadlineStrategy(budget=8.0, learning_rate=0.5, method="salf").start(world, arrays(), num_rounds=4)
     took = world.clock.now()
     forever.set()
     assert result.train_metrics_clientapp
-    assert took < 30  # not a matter of speed: the hanging call takes a minute
+    assert took < 120  # not a matter of speed: the hanging call takes five minutes
 
 
 def test_some_take_part_in_each_round_and_all_in_the_long_run():

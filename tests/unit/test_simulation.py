@@ -31,7 +31,7 @@ from adelfl.latency import Exponential
 from adelfl.learning_rate import ConstantRate
 from adelfl.record import RunRecord, RunWriter
 from adelfl.simulation import TrainingError, simulate
-from adelfl.simulation.draws import draw_cohort, draw_rows
+from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
 from adelfl.simulation.world import World
 from adelfl.strategies import Orders, Setting, find_strategy
 from adelfl.summary import FINAL_MOMENTS, Summary
@@ -196,6 +196,33 @@ def test_samples_do_not_depend_on_which_rounds_are_drawn_at_once(data):
             assert np.array_equal(one, other)
 
 
+def test_every_local_iteration_draws_samples_of_its_own():
+    partition = iid(np.zeros(300, dtype=int), 3, 0)
+    ((one, two),) = draw_rows(partition, 0, [(0, np.arange(3), np.full(3, 20))], 2)
+    assert (one != two).mean() > 0.9
+
+
+def test_who_waits_for_everybody_waits_for_their_uploads():
+    setting = setting_of(3, fleet=Fleet.of([10.0, 11.0, 12.0], [0.0, 5.0, 0.1]))
+    world = World(setting.fleet, 3, setting.budget, Exponential())
+    drawn = draw_round(find_strategy("wait")(setting), world, 0, 0.0, np.arange(3), Orders(np.inf, np.full(3, 2)))
+    assert drawn.length == pytest.approx((drawn.seconds + setting.upload).max())
+    assert drawn.length > drawn.seconds.max()
+
+
+def test_chances_are_smaller_for_devices_that_seldom_answer(monkeypatch):
+    setting = setting_of(3)
+    strategy = find_strategy("salf")(setting)
+    world = World(setting.fleet, 3, setting.budget, Exponential())
+    T = setting.uniform_deadline
+
+    def chances(absent):
+        monkeypatch.setattr(type(strategy), "absent", lambda self, devices: np.full(devices.size, absent))
+        return draw_round(strategy, world, 0, 0.0, np.arange(5), Orders(T, np.full(5, 4))).progress.pi
+
+    assert chances(0.5) == pytest.approx(0.5 * chances(0.0), rel=1e-9)
+
+
 def test_samples_are_drawn_evenly_and_with_replacement():
     partition = iid(np.zeros(24, dtype=int), 3, 0)
     rounds = [(t, np.array([1]), np.array([16])) for t in range(500)]
@@ -312,7 +339,8 @@ def test_a_cohort_of_30_out_of_100_000_devices_runs_and_the_plan_covers_the_flee
 def test_partial_iterations_follow_the_rule_of_the_specification(momentum):
     """A layer's update is the sum of the steps that it completed, and it counts as delivered from the first."""
     E, L, decay = 3, 3, 0.1
-    setting = setting_of(L, local_iterations=E, depth=0.5, rounds=5)
+    # So little time that 1/(1 − p) is far from 1.
+    setting = setting_of(L, local_iterations=E, depth=0.08, rounds=5)
     experiment = experiment_of("salf", setting=setting, weight_decay=decay, momentum=momentum)
     memory = run(experiment)
     depths = np.array([row["depth"] for row in memory.rows[1:]])

@@ -23,17 +23,20 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
 from adelfl.learning.work import RoundWork
+from adelfl.planner.crew import Crew
 from adelfl.schedule import Schedule
 from adelfl.simulation.draws import draw_cohort, draw_rows
-from adelfl.strategies import BUILT_IN, Progress, Strategy, find_strategy, strategy_names
+from adelfl.strategies import BUILT_IN, Progress, Strategy, adel, find_strategy, strategy_names
 from adelfl.strategies.adel import Adel
 from adelfl.strategies.adel_paper import AdelPaper
+from adelfl.strategies.base import Outcome
 from adelfl.strategies.drop import Drop
 from adelfl.strategies.heterofl import WIDTHS, HeteroFL
 from adelfl.strategies.merge import Gradients, layerwise
 from adelfl.strategies.oracle import Oracle
 from adelfl.strategies.salf import Salf
 from adelfl.strategies.wait import Wait
+from adelfl.theory import tight
 from adelfl.theory.participation import log_p_empty
 from adelfl.theory.spread import Spread
 
@@ -62,7 +65,9 @@ def progresses(draw):
     """Any progress that a round can end with: a device of rate 0 finished nothing, and only the others may have."""
     L, E = draw(st.integers(1, 8)), draw(st.integers(1, 3))
     U = draw(st.integers(1, 12))
-    rate = np.array(draw(st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 1e4)), min_size=U, max_size=U)))
+    rate = np.array(
+        draw(st.lists(st.one_of(st.just(0.0), st.floats(0.01, 5.0), st.floats(1e-3, 1e4)), min_size=U, max_size=U))
+    )
     z = np.array(draw(st.lists(st.integers(0, E * L), min_size=U, max_size=U)))
     return Progress(np.where(rate > 0, z, 0), L, E, rate)
 
@@ -277,6 +282,70 @@ def test_the_adaptive_factor_is_between_none_and_unbiased(progress, eta):
 
 
 # -- progress
+
+
+def test_the_adaptive_factor_is_that_of_the_noise_of_the_average():
+    progress = Progress(np.array([1, 1]), 1, 1, np.array([0.4, 0.9]), batch=np.array([2, 6]))
+    spread = Spread.of(sigma2=[3.0], zeta2=[0.5], norm2=[0.2], curvature=[0.7])
+    A = layerwise(progress, "adaptive", "contributors", Gradients(spread, 0.5))
+    p = float(np.exp(log_p_empty(1, progress.rate)[0]))
+    noise = 0.25 * (3.0 / 2 + 0.5) + 0.25 * (3.0 / 6 + 0.5)
+    factor = tight.correction(np.array([p]), np.array([noise]), spread, 0.5)
+    assert 1.0 < factor[0] < 1.0 / (1.0 - p)
+    assert A == pytest.approx(0.5 * np.tile(factor, (2, 1)), rel=1e-12)
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_adel_takes_batches_by_rule_B3(iterations):
+    setting = setting_of(3, local_iterations=iterations, depth=0.9)
+    strategy = Adel(setting)
+    T, m = strategy.schedule.deadlines[0], np.broadcast_to(strategy.schedule.m, strategy.schedule.deadlines.shape)[0]
+    by_hand = [
+        max(1, int(m * P / iterations * (T - B) / T)) for P, B in zip(setting.compute, setting.upload, strict=True)
+    ]
+    assert len(set(by_hand)) > 2
+    assert strategy.orders(0, setting.everybody).batch.tolist() == by_hand
+
+
+def test_adel_takes_smaller_batches_where_more_of_a_round_is_the_upload():
+    fleet = Fleet.of([200.0, 200.0], [0.0, 0.5])
+    strategy = Adel(setting_of(3, fleet=fleet, budget=10.0, rounds=10), batch_scale="one", deadlines="uniform")
+    quick, late = strategy.orders(0, np.arange(2)).batch
+    assert late == pytest.approx(quick / 2, abs=1)
+    assert late > 4
+
+
+def test_a_plan_for_cohorts_is_not_the_plan_for_everybody():
+    m = [np.mean(Adel(setting_of(3, depth=0.5, cohort=cohort)).schedule.m) for cohort in (None, 2)]
+    assert m[0] != pytest.approx(m[1], rel=0.01)
+
+
+def outcome_of(strategy, t, z, left):
+    """Everybody took part in round t and came so far."""
+    devices = strategy.setting.everybody
+    orders = strategy.orders(t, devices)
+    seconds = np.full(devices.size, orders.deadline)
+    return Outcome(t, devices, orders.batch, np.asarray(z), seconds, np.zeros(devices.size), left)
+
+
+def test_a_given_schedule_is_not_stretched_when_a_round_ends_early():
+    setting = setting_of(3)
+    strategy = Adel(setting, schedule=schedule_of(setting))
+    before = strategy.orders(1, setting.everybody).deadline
+    strategy.observe(outcome_of(strategy, 0, np.full(5, 3), setting.budget))  # no time has passed at all
+    assert strategy.orders(1, setting.everybody).deadline == before
+
+
+def test_the_plan_counts_with_those_who_answer(monkeypatch):
+    setting = setting_of(3, depth=0.9, rounds=30)
+    strategy = Adel(setting)
+    seen = []
+    monkeypatch.setattr(adel, "Crew", lambda **given: seen.append(given["chance"]) or Crew(**given))
+    for t in range(12):  # the first device never answers
+        left = setting.budget * (1 - (t + 1) / 30)
+        strategy.observe(outcome_of(strategy, t, [0, 3, 3, 3, 3], left))
+    first = int(np.flatnonzero(strategy._sample == 0)[0])
+    assert seen[-1][first] < 0.5 < np.delete(seen[-1], first).min()
 
 
 @quick

@@ -59,7 +59,7 @@ def test_a_submodel_has_the_sizes_and_groups_of_a_model_built_at_its_width(name,
 
 
 @given(width=st.floats(min_value=0.0, max_value=1.0, exclude_min=True), seed=st.integers(0, 5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_submodels_of_every_width_run_and_keep_input_and_output_whole(width, seed):
     full = nn.Sequential(
         nn.Sequential(nn.Conv2d(3, 12, 3), nn.GroupNorm(4, 12), nn.ReLU(), nn.MaxPool2d(2)),

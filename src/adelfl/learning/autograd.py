@@ -31,7 +31,7 @@ from adelfl.learning.layers import Layer
 from adelfl.learning.passes import CHUNK_BYTES, CannotFuse, Pass, Rows
 
 _NOTHING = 1e-20  # in place of zero, which cannot be divided by again
-_WORTH_A_PASS = 1e8  # multiplications that must be saved on the way forward alone for rows to go through by themselves
+_WORTH_A_PASS = 1e8  # forward multiplications of rows that may go through by themselves, and stop earlier
 
 Spot = tuple[int, int]
 """Where the rows of a tensor are: the dimension, and how many entries of it each row has."""
@@ -49,7 +49,7 @@ class _Site:
 class AutogradPass(Pass):
     """Weighted gradients of any module whose samples do not influence each other.
 
-    That they do not is not looked at here: :func:`adelfl.learning.engines.why_not_fused` tries it out.
+    That they do not is not looked at here: :func:`adelfl.learning.trial.why_not_fused` tries it out.
 
     Parameters
     ----------
@@ -230,9 +230,15 @@ def _sites(model: nn.Module, layers: tuple[Layer, ...], two: _Watched, three: _W
         if len(pairs) < max(len(visits), len(three.visits.get(name, []))) or any(a[0] != b[0] for a, b in pairs):
             raise CannotFuse("it does other things with more samples")
         spots[name] = [(out, _spot(a, b)) for (out, a), (_, b) in pairs]
+    name_of = {id(value): name for name, value in model.named_parameters()}
+    used = [
+        (name, layer_of[name_of[id(p)]])
+        for name, module in modules.items()
+        for p in module.parameters(recurse=False)
+        if p.requires_grad
+    ]
     sites: dict[nn.Module, _Site] = {}
-    for parameter, l in layer_of.items():
-        name = parameter.rpartition(".")[0]
+    for name, l in used:
         while not (given := [spot for out, spot in spots.get(name, []) if out]) or None in given:
             if not name:
                 raise CannotFuse("what it gives has no rows")

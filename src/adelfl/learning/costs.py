@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,9 @@ def layer_costs(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) ->
     A matrix or a kernel costs its size for every place that it is applied at; a module's other parameters cost one
     multiplication for every number that comes out.
     """
+    model = deepcopy(model).eval()
     layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
     found = [0.0] * len(layers)
-    handles = []
     for prefix, module in model.named_modules():
         own = [f"{prefix}.{name}" if prefix else name for name, _ in module.named_parameters(recurse=False)]
         if not own or own[0] not in layer_of:
@@ -33,15 +34,9 @@ def layer_costs(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) ->
             else:
                 found[l] += out.numel() / max(1, example.shape[0])
 
-        handles.append(module.register_forward_hook(count))
-    was_training = model.training
-    try:
-        with torch.no_grad():
-            model.eval()(example.clone())  # some models work in place
-    finally:
-        model.train(was_training)
-        for handle in handles:
-            handle.remove()
+        module.register_forward_hook(count)
+    with torch.no_grad():
+        model(example.clone())  # some models work in place
     return [max(cost, 1.0) for cost in found]
 
 
