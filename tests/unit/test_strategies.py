@@ -286,7 +286,7 @@ def test_the_adaptive_factor_is_between_none_and_unbiased(progress, eta):
 
 def test_the_adaptive_factor_is_that_of_the_noise_of_the_average():
     progress = Progress(np.array([1, 1]), 1, 1, np.array([0.4, 0.9]), batch=np.array([2, 6]))
-    spread = Spread.of(sigma2=[3.0], zeta2=[0.5], norm2=[0.2], curvature=[0.7])
+    spread = Spread.of(sigma2=[3.0], zeta2=[0.5], norm2=[2.0], curvature=[1.2])
     A = layerwise(progress, "adaptive", "contributors", Gradients(spread, 0.5))
     p = float(np.exp(log_p_empty(1, progress.rate)[0]))
     noise = 0.25 * (3.0 / 2 + 0.5) + 0.25 * (3.0 / 6 + 0.5)
