@@ -61,6 +61,32 @@ def overhead() -> float:
     return statistics.median(shares)
 
 
+def floor() -> tuple[float, float]:
+    """Milliseconds of a round of the MLP, and of what nobody can do without: its rows, the first layer's products."""
+    simulator = Adelfl(request("mlp"))
+    w = simulator.workload
+    x, weight = torch.from_numpy(simulator.dataset.x_train), torch.randn(32, simulator.dataset.x_train.shape[1])
+    delta, rng = torch.randn(w.devices * w.batch, 32), np.random.default_rng(0)
+    first = w.samples * np.repeat(np.arange(w.devices), w.batch)
+    rows = [torch.from_numpy(first + rng.integers(0, w.samples, first.size)) for _ in range(64)]
+
+    def needed(rounds: int) -> None:
+        with torch.inference_mode():
+            for t in range(rounds):
+                some = x.index_select(0, rows[t % 64])
+                torch.nn.functional.linear(some, weight)
+                torch.mm(delta.t(), some)
+
+    def milliseconds(work: Callable[[int], None], rounds: int) -> float:
+        start = time.process_time()
+        work(rounds)
+        return 1e3 * (time.process_time() - start) / rounds
+
+    turns = [(milliseconds(simulator.run, 500), milliseconds(needed, 500)) for _ in range(9)][1:]
+    whole, least = (statistics.median(times) for times in zip(*turns, strict=True))
+    return whole, least
+
+
 def growth() -> list[float]:
     """How many times the cost of 30 devices 300 cost, turn by turn: lower quartile, median, upper quartile."""
     small, large = Adelfl(request("mlp")), Adelfl(request("mlp300"))
@@ -97,6 +123,8 @@ def main() -> int:
     torch.set_num_threads(1)
     share = overhead()
     print(f"MLP, 30 devices, batch 32: {share:.1%} of a round is clock, draws and records (to reach: below 10 %)")
+    whole, least = floor()
+    print(f"MLP: a round takes {whole:.2f} ms, its rows and the first layer's two products alone {least:.2f} ms")
     low, middle, high = growth()
     print(f"MLP, 300 devices cost {middle:.2f} times 30 (quartiles {low:.2f} to {high:.2f}; to reach: at most 9)")
     print("VGG11, 30 devices, batch 16: CPU seconds of a round by depth of the backward pass")
