@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from adelfl.atomic import Weights
 from adelfl.clock import VirtualClock, monotonic
@@ -26,6 +23,7 @@ from adelfl.learning.hetero import Hetero
 from adelfl.learning.work import RoundWork, Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter
 from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
+from adelfl.simulation.evaluation import Evaluation
 from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Strategy
@@ -34,7 +32,6 @@ from adelfl.summary import SUMMED_UP, Summary
 from adelfl.theory.spread import Spread
 
 _CHECKPOINT_SECONDS = 2.0
-_EVALUATION_NUMBERS = 1 << 21  # inputs that are evaluated at once
 _AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # rounds, and their samples, that are drawn before they are trained
 
 
@@ -141,12 +138,11 @@ class _Run:
         self.world = experiment.world or World(s.fleet, experiment.seed, s.budget, s.latency)
         device = find_device(experiment.device)
         data = experiment.dataset
-        x, y, self.x_test, self.y_test = (
-            torch.from_numpy(v).to(device) for v in (data.x_train, data.y_train, data.x_test, data.y_test)
-        )
+        x, y, *test = (torch.from_numpy(v).to(device) for v in (data.x_train, data.y_train, data.x_test, data.y_test))
         self.model = deepcopy(experiment.model).to(device)
         if not self.model.training:  # otherwise parts of it may be meant to stay as they are: a frozen batch norm
             self.model.train()
+        self.evaluate = Evaluation(self.model, *test)
         first = self.strategy.orders(0, s.everybody[:1])
         _check_orders(self.strategy, first, s.everybody[:1])
         widths = first.width is not None
@@ -313,33 +309,10 @@ class _Run:
         return rows
 
     def _evaluated(self, row: dict[str, Any]) -> dict[str, Any]:
-        loss, accuracy = self._evaluate(row["round"])
-        return row | {"loss": loss, "accuracy": accuracy}
-
-    @cached_property
-    def _works_in_place(self) -> bool:
-        """Whether the model changes what it is given, which must not be the test set."""
-        probe = self.x_test[:1].clone()
-        before = probe._version
-        self.model(probe)
-        return probe._version != before
-
-    @torch.no_grad()
-    def _evaluate(self, round: int) -> tuple[float, float]:
-        training = [module for module in self.model.modules() if module.training]
-        self.model.eval()
-        loss, right = 0.0, 0
-        rows = max(16, min(2048, _EVALUATION_NUMBERS // max(1, self.x_test[0].numel())))
-        for x, y in zip(torch.split(self.x_test, rows), torch.split(self.y_test, rows), strict=True):
-            logits: Tensor = self.model(x.clone() if self._works_in_place else x)
-            loss += float(functional.cross_entropy(logits, y, reduction="sum"))
-            right += int((logits.argmax(1) == y).sum())
-        for module in training:
-            module.training = True
-        loss, accuracy = loss / self.y_test.shape[0], right / self.y_test.shape[0]
+        loss, accuracy = self.evaluate()
         if not math.isfinite(loss):
-            raise TrainingError(f"the test loss became {loss} after round {round}; lower the learning rate")
-        return loss, accuracy
+            raise TrainingError(f"the test loss became {loss} after round {row['round']}; lower the learning rate")
+        return row | {"loss": loss, "accuracy": accuracy}
 
     def _weights(self) -> Weights:
         return {name: value.detach().cpu().numpy() for name, value in self.model.state_dict().items()}

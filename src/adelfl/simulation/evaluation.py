@@ -1,0 +1,48 @@
+"""How good a model is: its loss and accuracy on the test set."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_NUMBERS_AT_ONCE = 1 << 21  # of inputs
+
+
+class Evaluation:
+    """Tests a model, which stays as it is, training modes and all.
+
+    Parameters
+    ----------
+    model : nn.Module
+    x, y : Tensor
+        The test set, where the model is.
+    """
+
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        self.model, self.x, self.y = model, x, y
+
+    @cached_property
+    def _works_in_place(self) -> bool:
+        """Whether the model changes what it is given, which must not be the test set."""
+        probe = self.x[:1].clone()
+        before = probe._version
+        self.model(probe)
+        return probe._version != before
+
+    @torch.no_grad()
+    def __call__(self) -> tuple[float, float]:
+        """Mean loss, and share of samples that are classified right."""
+        training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        loss, right = 0.0, 0
+        rows = max(16, min(2048, _NUMBERS_AT_ONCE // max(1, self.x[0].numel())))
+        for x, y in zip(torch.split(self.x, rows), torch.split(self.y, rows), strict=True):
+            logits: Tensor = self.model(x.clone() if self._works_in_place else x)
+            loss += float(functional.cross_entropy(logits, y, reduction="sum"))
+            right += int((logits.argmax(1) == y).sum())
+        for module in training:
+            module.training = True
+        return loss / self.y.shape[0], right / self.y.shape[0]
