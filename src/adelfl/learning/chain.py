@@ -39,7 +39,7 @@ def _flat(model: nn.Sequential) -> list[nn.Module]:
 
 
 def _is_meddled_with(module: nn.Module) -> bool:
-    """Whether more happens than its class says: hooks, as of ``weight_norm``, or a forward of its own."""
+    """Whether more happens than its class says: hooks, as of ``spectral_norm``, or a forward of its own."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 

@@ -122,7 +122,7 @@ def estimate_constants(
     rho_c : float
         Strong convexity, which is not estimated.
     """
-    # Some modules, as those of weight_norm, keep what a pass made of their weights, and can then not be copied.
+    # Some modules, as those of spectral_norm, keep what a pass made of their weights, and can then not be copied.
     gradients, sums = _Gradients(deepcopy(model), layers, samples), _Sums(len(layers))
     differences, sizes = [], []
     for rows in chosen:
