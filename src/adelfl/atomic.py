@@ -32,7 +32,7 @@ def _replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield temporary
-        with open(temporary, "rb") as written:
+        with open(temporary, "r+b") as written:
             os.fsync(written.fileno())  # or a power failure may leave an empty file under the new name
         os.replace(temporary, path)
     except BaseException:
@@ -60,7 +60,10 @@ def lock(folder: Path) -> int | None:
         import fcntl
     except ImportError:  # pragma: no cover - Windows has no flock; two writers are then the user's care
         return None
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        raise RunBusyError(f"{folder}: another process has just removed this run") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -38,7 +38,11 @@ def users_code(what: str) -> Iterator[None]:
 
 def in_words(trouble: BaseException) -> str:
     """The kind of an error, the first line of its message, and where in the user's code it came up."""
-    said = f"{type(trouble).__name__}: {(str(trouble).strip() or 'no reason given').splitlines()[0]}"
+    try:
+        message = str(trouble).strip()
+    except Exception:  # it takes all kinds
+        message = ""
+    said = f"{type(trouble).__name__}: {(message or 'no reason given').splitlines()[0]}"
     places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(trouble.__traceback__)]
     if isinstance(trouble, SyntaxError):
         return said  # its message has the place

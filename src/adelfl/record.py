@@ -13,6 +13,7 @@ that it ends with the same bytes as a run that was never interrupted.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -52,9 +53,9 @@ class Checkpoint:
 class RunWriter:
     """Writes one run. Use :meth:`create` for a new one, :meth:`reopen` for one that was interrupted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, held: int | None = None) -> None:
         self.folder = folder
-        self._lock = lock(folder)
+        self._lock = lock(folder) if held is None else held
         try:
             self._rounds: IO[bytes] = (folder / "rounds.jsonl").open("ab")
             self._wall: IO[bytes] = (folder / "wall.jsonl").open("ab")
@@ -69,24 +70,28 @@ class RunWriter:
     def create(cls, folder: Path, about: Mapping[str, Any]) -> RunWriter:
         """Begin a run; the folder appears with its run.json inside, or not at all."""
         if folder.exists():
-            if (folder / "run.json").is_file() and _is_written(folder):
-                raise RunBusyError(f"{folder}: another process is writing this run")
             raise ConfigError(f"{folder} exists already; choose another name, or continue it with: adelfl resume")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         except OSError as trouble:
             raise ConfigError(f"{folder}: cannot be written ({trouble.strerror})") from None
+        held = None
         try:
+            held = lock(temporary)  # and so the folder, from the moment when it is seen
             write_json(temporary / "run.json", about)
             temporary.chmod(0o755)
             temporary.rename(folder)
         except BaseException as trouble:
+            if held is not None:
+                os.close(held)
             shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(trouble, OSError) and trouble.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise RunBusyError(f"{folder}: another process has just begun this run") from None
             if isinstance(trouble, OSError):
                 raise ConfigError(f"{folder}: cannot be written ({trouble.strerror or trouble})") from None
             raise
-        return cls(folder)
+        return cls(folder, held)
 
     @classmethod
     def reopen(cls, folder: Path) -> tuple[RunWriter, Checkpoint | None]:
@@ -182,17 +187,6 @@ class RunWriter:
         except OSError as trouble:
             if kind is None:  # otherwise it has been said why the run ended
                 raise AdelError(f"{self.folder}: cannot be written ({trouble.strerror})") from None
-
-
-def _is_written(folder: Path) -> bool:
-    """Whether a process is writing the run just now."""
-    try:
-        held = lock(folder)
-    except RunBusyError:
-        return True
-    if held is not None:
-        os.close(held)
-    return False
 
 
 def discard(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import multiprocessing
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from adelfl.simulation import Experiment
 
 Report = Callable[["Job", dict[str, Any]], None]
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # full, or not to be written any more
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,8 @@ def _simulate(
     except AdelError as trouble:
         writer.fail(str(trouble))
         raise
-    except Exception as trouble:  # of a model, a strategy or a data set of the user's, or ours
-        if isinstance(trouble, OSError) and trouble.strerror:  # a full disk, most likely: what is recorded stays
+    except (Exception, SystemExit) as trouble:  # of a model, a strategy or a data set of the user's, or ours
+        if isinstance(trouble, OSError) and trouble.errno in _DISK:  # what is recorded stays
             raise AdelError(f"{writer.folder}: cannot be written ({trouble.strerror}); adelfl resume goes on") from None
         sentence = f"{writer.folder}: {in_words(trouble)}; failed.json there has the traceback"
         writer.fail(sentence, traceback.format_exc())

@@ -453,8 +453,10 @@ def test_a_crash_in_a_users_model_is_one_sentence_for_each_run_and_the_rows_stay
 
 
 TROUBLED = """
+import numpy as np
 from torch import nn
-from adelfl.strategies import Strategy
+from adelfl.strategies import Orders, Strategy
+from adelfl.strategies.merge import finished_only
 
 
 def second_seed(shape, classes, seed):
@@ -485,6 +487,23 @@ class Silent(Broken):
         super(Broken, self).__init__(setting)
 
 
+class Leaves(Silent):
+    def orders(self, t, devices):
+        if t == 3:
+            raise SystemExit(0)
+        return Orders(self.setting.uniform_deadline, np.full(devices.size, 4))
+
+    def weights(self, t, progress):
+        return finished_only(progress)
+
+
+class Reads(Leaves):
+    def orders(self, t, devices):
+        if t == 3:
+            open("nowhere.csv")
+        return super().orders(t, devices)
+
+
 class InTraining(nn.Module):
     def __init__(self, *_):
         super().__init__()
@@ -508,7 +527,7 @@ def test_code_that_fails_for_one_seed_costs_the_runs_of_that_seed_alone(here, mo
     assert {name: found["seeds"] for name, found in json.loads(done.out).items()} == {"salf": [0, 2], "drop": [0, 2]}
     said = [line for line in done.err.splitlines() if line.startswith("error: ")]
     assert [line.split(": ")[1] for line in said] == ["salf, seed 1", "drop, seed 1"]
-    assert all("RuntimeError: no seed one; troubled.py, line 8" in line for line in said)
+    assert all("RuntimeError: no seed one; troubled.py, line 10" in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -543,6 +562,21 @@ def test_the_whole_of_what_a_users_code_raised_is_shown_if_asked(here, monkeypat
     with pytest.raises(errors.ConfigError) as trouble:
         typed("run", "--set", "strategy.name=troubled:Broken")
     assert isinstance(trouble.value.__cause__, LookupError)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_code_that_ends_the_program_or_misses_a_file_costs_its_own_run_alone(here, monkeypatch, jobs):
+    (here / "troubled.py").write_text(TROUBLED)
+    monkeypatch.syspath_prepend(here)
+    words = "troubled:Leaves,troubled:Reads,drop"
+    done = typed("compare", "--strategies", words, "--seeds=1", f"--jobs={jobs}", "--json", "--out", "c", *small)
+    assert done.code == 2
+    assert list(json.loads(done.out)) == ["drop"]
+    said = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert "SystemExit: 0; troubled.py, line " in said[0]
+    assert "FileNotFoundError: " in said[1]
+    assert "cannot be written" not in done.err
+    assert len(list(here.glob("c/*/failed.json"))) == 2
 
 
 def test_a_damaged_run_costs_nobody_else_anything(here):

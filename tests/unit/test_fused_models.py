@@ -70,6 +70,40 @@ def shared(model):
     return model
 
 
+class Lazy(nn.Module):
+    """Keeps what it made in its first pass, and shows what it made in the last."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.mask, self.seen = nn.Linear(16, 8), nn.Linear(8, 4), None, None
+
+    def forward(self, x):
+        h = self.a(x.flatten(1))
+        if self.mask is None:
+            self.mask = h.new_ones(h.shape[1]).detach()
+        self.seen = (torch.tanh(h) * self.mask).detach()
+        return self.b(torch.tanh(h) * self.mask)
+
+
+class Twofold(nn.Module):
+    """Gives a tensor, and another that is made of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 8), nn.Linear(8, 8)
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        one = torch.tanh(self.a(x)) * self.scale
+        return one, self.b(one)
+
+
+def capped(model, x):
+    """What it does with a sample depends on how many there are before it, beyond some."""
+    kept = (torch.arange(len(x)) < 12).to(x.dtype)[:, None]
+    return model.b(torch.tanh(model.a(x.flatten(1))) * kept)
+
+
 def seen_as_words(model, x):
     """Four words of four numbers, with places that are learned."""
     return model.out(model.block(model.words(x[:, 0]) + model.places(torch.arange(4))).mean(1))
@@ -118,6 +152,13 @@ TOGETHER = {
     "one weight in two modules": lambda: shared(
         Written(lambda m, x: m.c(m.b(torch.tanh(m.a(x.flatten(1))))), **dense(16, 16, 16, 4))
     ),
+    "kept in attributes": Lazy,
+    "one made of the other": lambda: Written(
+        lambda m, x: m.c(sum(m.two(x.flatten(1)))), two=Twofold(), c=nn.Linear(8, 4)
+    ),
+    "in pieces": lambda: Written(
+        lambda m, x: torch.cat([m.b(torch.tanh(m.a(part))) for part in x.flatten(1).split(5)]), **dense(16, 8, 4)
+    ),
     "statistics that stay": lambda: meddled(lambda m: m.insert(2, nn.BatchNorm1d(8).eval())),
 }  # fmt: skip
 APART = {
@@ -130,6 +171,10 @@ APART = {
     "weights that are used beside their module": lambda: Written(
         lambda m, x: m.c(functional.linear(torch.relu(m.b(m.a(x.flatten(1)))), m.b.weight)), **dense(16, 8, 8, 4)
     ),
+    "a little of the mean of the batch": lambda: Written(
+        lambda m, x: m.b(torch.tanh((h := m.a(x.flatten(1))) - 0.003 * h.mean(0))), **dense(16, 8, 4)
+    ),
+    "no more than twelve": lambda: Written(capped, **dense(16, 8, 4)),
     "columns first": lambda: Written(
         lambda m, x: m.b(torch.relu(m.a(x[:, 0].transpose(0, 1).reshape(-1, 4))).view(4, -1, 8).sum(0)),
         **dense(4, 8, 4),

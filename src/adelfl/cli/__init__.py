@@ -62,10 +62,11 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, not a traceback
     try:
         app()
-    except (AdelError, OSError) as error:  # the latter: standard output that cannot be written
+    except (AdelError, OSError) as error:  # the latter: standard output that cannot be written, most likely
         if os.environ.get("ADELFL_TRACEBACK"):
             raise
         if isinstance(error, OSError):
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in it cannot be written either
-        typer.echo(f"error: {error}", err=True)
+        more = " (ADELFL_TRACEBACK=1 shows the whole of it)" if error.__cause__ is not None else ""
+        typer.echo(f"error: {error}{more}", err=True)
         sys.exit(2)

@@ -45,6 +45,18 @@ class _Site:
     spots: list[Spot | None]
     upcoming: Iterator[Spot | None] = field(default_factory=lambda: iter(()))
 
+    def scaled(self, tensor: Tensor, factor: Tensor | None, rows: int) -> Tensor:
+        """Let what comes back to the next tensor be multiplied, row by row."""
+        spot = next(self.upcoming, (0, 0))
+        if spot is not None and tensor.shape[spot[0] : spot[0] + 1] != (spot[1] * rows,):
+            raise CannotFuse("it does other things with more samples")
+        if factor is not None and spot is not None:
+            dim, times = spot
+            each = factor.repeat_interleave(times) if times > 1 else factor
+            shaped = each.view(*(-1 if d == dim else 1 for d in range(tensor.dim())))
+            tensor.register_hook(lambda grad: None if grad is None else grad * shaped)  # type: ignore[no-untyped-call]
+        return tensor
+
 
 class AutogradPass(Pass):
     """Weighted gradients of any module whose samples do not influence each other.
@@ -74,6 +86,7 @@ class AutogradPass(Pass):
         self.sites = _sites(model, layers, two, three)
         self.rows_at_once = max(1, CHUNK_BYTES // max(1, three.kept - two.kept))
         self.few = math.ceil(_WORTH_A_PASS / sum(layer_costs(model, layers, x[:1])))
+        self.rows = 0
         self.factors: list[Tensor | None] = []
         self.inside: list[int] = []  # the layers of the modules that are being run, outermost first
 
@@ -93,7 +106,7 @@ class AutogradPass(Pass):
 
     def gradients(self, x: Tensor, labels: Tensor, rows: Rows, total: list[Tensor]) -> Tensor:
         """Let torch walk forward and back, with factors on the way where rows differ."""
-        n = rows.end - rows.start
+        n = self.rows = rows.end - rows.start
         self.factors = [_factors(k, n, weight, rows.share) for k, weight in zip(rows.reach, rows.weight, strict=True)]
         with self._weighing():
             out = self.model(x)
@@ -129,17 +142,20 @@ class AutogradPass(Pass):
         factor = self._factor(site.layer, inverse=True)
         self.inside.append(site.layer)
 
-        def scaled(tensor: Tensor) -> Tensor:
-            # An alias: what comes back on other ways to the tensor itself stays as it is.
-            return _scale(tensor.view_as(tensor), factor, next(site.upcoming))
+        def alias(tensor: Tensor) -> Tensor:  # what comes back on other ways to the tensor itself stays as it is
+            return site.scaled(tensor.view_as(tensor), factor, self.rows)
 
-        return _changed(args, scaled), _changed(kwargs, scaled)
+        return _changed(args, alias), _changed(kwargs, alias)
 
     def _leave(self, module: nn.Module, _: object, out: Any) -> Any:  # noqa: ANN401 - the module's own
         site = self.sites[module]
         self.inside.pop()
         factor = self._factor(site.layer)
-        return _changed(out, lambda tensor: _scale(tensor, factor, next(site.upcoming)))
+        # One of several may be made of another: an alias, then. Of a single one not, since it may be changed in place.
+        several = not isinstance(out, Tensor)
+        return _changed(
+            out, lambda tensor: site.scaled(tensor.view_as(tensor) if several else tensor, factor, self.rows)
+        )
 
     def _factor(self, l: int, *, inverse: bool = False) -> Tensor | None:
         """Of layer l, on top of those of the module around."""
@@ -157,16 +173,6 @@ def _factors(reach: int, rows: int, weight: Tensor | None, like: Tensor) -> Tens
     found = torch.full_like(like, _NOTHING)
     found[:reach] = 1.0 if weight is None else torch.where(weight == 0, _NOTHING, weight)
     return found
-
-
-def _scale(tensor: Tensor, factor: Tensor | None, spot: Spot | None) -> Tensor:
-    """Let what comes back to a tensor be multiplied, row by row."""
-    if factor is not None and spot is not None:
-        dim, times = spot
-        each = factor.repeat_interleave(times) if times > 1 else factor
-        shaped = each.view(*(-1 if d == dim else 1 for d in range(tensor.dim())))
-        tensor.register_hook(lambda grad: None if grad is None else grad * shaped)  # type: ignore[no-untyped-call]
-    return tensor
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401 - whatever modules take and give

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from adelfl.learning.layers import Layer
 from adelfl.learning.operations import STEPS, is_known
-from adelfl.learning.passes import CHUNK_BYTES, CannotFuse, Pass, Rows
+from adelfl.learning.passes import CHUNK_BYTES, Pass, Rows
 from adelfl.learning.tracing import traced_chain
 
 # More rows than fit are taken in turns: their activations into memory, and their inputs, which are gathered, multiplied
@@ -48,14 +48,14 @@ def _does_nothing(module: nn.Module) -> bool:
     return type(module) is nn.Identity or (type(module) in (nn.Dropout, nn.Dropout2d) and not module.p)
 
 
-def is_chain(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> bool:
-    """Whether this pass computes the model's gradients exactly: a chain of known operations, each used as here.
+def chain_of(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[nn.Module] | None:
+    """The model as a chain whose gradients :class:`ChainPass` computes exactly, or None if it is not of that kind.
 
     ``example`` is a batch of some samples.
     """
     chain = primitives(model, example)
     if chain is None:
-        return False
+        return None
     layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
     name_of = {id(value): name for name, value in model.named_parameters()}
     seen: set[int] = set()
@@ -63,19 +63,19 @@ def is_chain(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> bo
     for module in chain:
         own = list(module.parameters(recurse=False))
         if any(id(p) in seen for p in own):
-            return False  # tied weights
+            return None  # tied weights
         seen.update(id(p) for p in own)
         homes = {layer_of.get(name_of[id(p)]) for p in own}
         if not homes:
             continue
         if len(homes) > 1 or None in homes:
-            return False  # frozen, or split between layers
+            return None  # frozen, or split between layers
         (home,) = homes
         assert home is not None
         if home < last:
-            return False  # layers that are not in the order of execution
+            return None  # layers that are not in the order of execution
         last = home
-    return _takes_rows(chain, example[:1].clone())  # some work in place
+    return chain if _takes_rows(chain, example[:1].clone()) else None  # some work in place
 
 
 @torch.no_grad()
@@ -89,7 +89,7 @@ def _takes_rows(chain: list[nn.Module], x: Tensor) -> bool:
 
 
 class ChainPass(Pass):
-    """Weighted gradients of a chain of known operations, without autograd.
+    """Weighted gradients of a chain of known operations (:func:`chain_of`), without autograd.
 
     Attributes
     ----------
@@ -97,10 +97,7 @@ class ChainPass(Pass):
         More rows than these are taken in turns.
     """
 
-    def __init__(self, model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> None:
-        chain = primitives(model, example)
-        if chain is None or not is_chain(model, layers, example):
-            raise CannotFuse("it is not a chain of known layers on rows")
+    def __init__(self, chain: list[nn.Module], model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> None:
         self.steps = [STEPS[type(module)](module) for module in chain]
         layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
         name_of = {id(value): name for name, value in model.named_parameters()}

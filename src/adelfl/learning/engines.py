@@ -82,6 +82,7 @@ def build_engine(
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
     if name == "flower":
         raise ConfigError("engine 'flower' is for adelfl run, compare and resume, which start Flower for it")
+    chosen = name == "auto"
     if name == "auto":
         name = choose(model, layers, samples, local)
     if name != "loop" and not is_per_sample(model):
@@ -90,7 +91,7 @@ def build_engine(
         raise ConfigError(f"engine 'stacked' cannot map this model over devices ({reason}); use 'loop'")
     if name == "fused" and local.iterations > 1:
         raise ConfigError("engine 'fused' computes one local iteration; use 'stacked' or 'loop' for more")
-    if name == "fused" and (reason := why_not_fused(model, layers, samples)):
+    if name == "fused" and not chosen and (reason := why_not_fused(model, layers, samples)):
         raise ConfigError(
             f"engine 'fused' cannot put devices' samples through this model together ({reason}); use 'loop'"
         )

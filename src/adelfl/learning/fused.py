@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +29,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from adelfl.learning.autograd import AutogradPass
-from adelfl.learning.chain import ChainPass, is_chain
+from adelfl.learning.chain import ChainPass, chain_of
 from adelfl.learning.layers import Layer
-from adelfl.learning.passes import Pass, Rows
+from adelfl.learning.loop import Loop
+from adelfl.learning.passes import CannotFuse, Pass, Rows
 from adelfl.learning.work import Engine, Ints, RoundWork, Samples
 
 _REPEATED = 0.03  # share of a round's draws that must be repeats for merging them to be worth while
@@ -99,6 +101,7 @@ class Fused(Engine):
         self.samples = samples
         self.weight_decay = weight_decay
         self.walk = _pass_for(model, layers, samples)
+        self.one_by_one = partial(Loop, model, layers, samples, weight_decay)
         parameters, order = dict(model.named_parameters()), self.walk.order
         self.parameters = [parameters[name].detach() for name in order]
         self.places = [[order.index(name) for name in layer.parameters] for layer in layers]
@@ -127,14 +130,15 @@ class Fused(Engine):
         for part in layout.parts:
             index, labels = self.samples.labelled(draws.rows[part.start : part.end])
             samples.append((index, labels[None]))
-        return partial(self._do, layout, samples, work.eta, work.sizes.size)
+        return partial(self._do, layout, samples, work)
 
     def _layout(self, work: RoundWork, draws: _Draws) -> _Layout:
         sizes, A, delivered = draws.sizes, work.A, work.progress.delivered
         reach = (sizes @ delivered).tolist()  # rows that deliver layer l
         same = ((A == A[0]) | ~delivered).all(axis=0).tolist()  # the first device delivers what anybody does
-        row_weight = None if all(same) else np.repeat(A.T.astype(np.float32), sizes, axis=1)
-        share = np.repeat((1.0 / work.sizes).astype(np.float32), sizes)
+        kind = np.float64 if self.dtype == torch.float64 else np.float32
+        row_weight = None if all(same) else np.repeat(A.T.astype(kind), sizes, axis=1)
+        share = np.repeat((1.0 / work.sizes).astype(kind), sizes)
         if draws.times is not None:
             share *= draws.times
         parts = []
@@ -152,26 +156,31 @@ class Fused(Engine):
                 alike.setdefault((float(A[0, l]) if same[l] else 1.0, float(decay[l])), []).extend(places)
         return _Layout(parts, [_Step(n, [self.parameters[k] for k in n], *how) for how, n in alike.items()])
 
-    def _floats(self, values: NDArray[np.float32]) -> Tensor:
+    def _floats(self, values: NDArray[np.floating[Any]]) -> Tensor:
         # A copy in torch's memory: where NumPy's begins is a matter of chance, and it can move the last bit of a sum.
         return self.samples.tensor(values).to(self.dtype, copy=True)
 
-    def _do(self, layout: _Layout, samples: list[tuple[Tensor, Tensor]], eta: float, devices: int) -> float:
+    def _do(self, layout: _Layout, samples: list[tuple[Tensor, Tensor]], work: RoundWork) -> float:
         total: list[Tensor] = []
-        with self.walk.mode():
-            losses = [
-                self.walk.gradients(self.samples.inputs(index), labels, part, total)
-                for part, (index, labels) in zip(layout.parts, samples, strict=True)
-            ]
+        try:
+            with self.walk.mode():
+                losses = [
+                    self.walk.gradients(self.samples.inputs(index), labels, part, total)
+                    for part, (index, labels) in zip(layout.parts, samples, strict=True)
+                ]
+        except CannotFuse:  # so many rows are another thing to the model than few: one by one, then
+            return self.one_by_one().run(work)
+        eta = work.eta
         with torch.inference_mode():  # the weights themselves stay ordinary tensors
             for step in layout.steps:
                 if step.decay:
                     torch._foreach_mul_(step.parameters, 1.0 - eta * step.decay)
                 torch._foreach_add_(step.parameters, [total[k] for k in step.places], alpha=-eta * step.scale)
-            return -sum(map(float, losses)) / devices
+            return -sum(map(float, losses)) / work.sizes.size
 
 
 def _pass_for(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> Pass:
-    if is_chain(model, layers, samples.x[:1]):
-        return ChainPass(model, layers, samples.x[:1])
-    return AutogradPass(model, layers, samples.x)
+    chain = chain_of(model, layers, samples.x[:1])
+    if chain is None:
+        return AutogradPass(model, layers, samples.x)
+    return ChainPass(chain, model, layers, samples.x[:1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ def why_not_stacked(model: nn.Module, samples: Samples, *, slowly: bool) -> str 
         with warnings.catch_warnings():
             # vmap warns where it falls back to a loop of its own.
             warnings.simplefilter("ignore" if slowly else "error")
-            _step_of(model)(weights, x, y, torch.ones_like(y, dtype=x.dtype))
+            # Of a copy: what forward keeps in attributes would be of no use outside of the mapping.
+            _step_of(deepcopy(model))(weights, x, y, torch.ones(y.shape, device=x.device))
     except Exception as trouble:  # whatever the model does with what is not an ordinary tensor
         return (str(trouble).strip() or type(trouble).__name__).splitlines()[0][:120]
     return None

@@ -7,6 +7,7 @@ back as the modules that do the same.
 from __future__ import annotations
 
 import warnings
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -26,16 +27,16 @@ class _NoChain(Exception):
 class _Reader(fx.Interpreter):
     """Runs a trace on some samples, and lists what each operation is as a module."""
 
-    def __init__(self, traced: fx.GraphModule, samples: int) -> None:
+    def __init__(self, traced: fx.GraphModule, model: nn.Module, samples: int) -> None:
         super().__init__(traced)
-        self.samples = samples
+        self.model, self.samples = model, samples
         self.chain: list[nn.Module] = []
         self.last: fx.Node | None = None
 
     def run_node(self, n: fx.Node) -> Any:  # noqa: ANN401 - as in torch
         found = super().run_node(n)
         if n.op == "placeholder":
-            self.last = n
+            self.last = self.last or n
         elif n.op == "output":
             if n.args[0] is not self.last:
                 raise _NoChain
@@ -51,7 +52,7 @@ class _Reader(fx.Interpreter):
             raise _NoChain
         self.last = n
         if n.op == "call_module":
-            self.chain.append(self.fetch_attr(str(n.target)))
+            self.chain.append(self.model.get_submodule(str(n.target)))
         elif n.target in _RELU:
             self.chain.append(nn.ReLU())
         elif n.target in _POOL and len(n.args) <= 5:  # the order of what follows is another one in the module
@@ -82,7 +83,8 @@ def traced_chain(model: nn.Module, example: Tensor) -> list[nn.Module] | None:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            reader = _Reader(fx.symbolic_trace(model), len(samples))
+            # Of a copy: what forward keeps in attributes would otherwise be left there as a symbol.
+            reader = _Reader(fx.symbolic_trace(deepcopy(model)), model, len(samples))
             reader.run(samples)
     except Exception:  # whatever tracing meets in a user's model
         return None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adelfl.learning.chain import is_chain
+from adelfl.learning.chain import chain_of
 from adelfl.learning.fused import Fused
 from adelfl.learning.layers import Layer
 from adelfl.learning.loop import Loop
@@ -16,42 +16,59 @@ from adelfl.learning.stacked import why_not_stacked
 from adelfl.learning.work import RoundWork, Samples
 from adelfl.strategies.base import Progress
 
-_NEAR = 0.01  # of a layer's step: rounding may decide a ReLU, but not more
+_SIZES = np.array([2, 1, 17, 1, 9, 4])  # two devices for each of three depths
+_NEAR = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single precision rounding may decide a ReLU
 
 
 def why_not_fused(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> str | None:
     """Why the fused engine is not for this model; None if it is, by what it is made of or by trial.
 
-    That the model decides nothing by the numbers that it sees is known from tracing or mapping it. Then three devices
-    that stop at different layers, and weigh differently in each, do one round, in one pass and one by one.
+    That the model decides nothing by the numbers that it sees is known from tracing or mapping it. Then six devices
+    that stop at different layers, and weigh differently in each, do one round, in one pass and one by one; in double
+    precision, if the model can be had in it.
     """
-    chain = is_chain(model, layers, samples.x[:1])
-    if chain and type(model) is nn.Sequential:
+    chain = chain_of(model, layers, samples.x[:1])
+    if chain is not None and type(model) is nn.Sequential:
         return None
-    if not chain and (reason := why_not_stacked(model, samples, slowly=True)):
+    if chain is None and (reason := why_not_stacked(model, samples, slowly=True)):
         return reason
-    try:
-        together, apart = (_steps(engine, model, layers, samples) for engine in (Fused, Loop))
-    except Exception as trouble:  # whatever the model does
-        return (str(trouble).strip() or type(trouble).__name__).splitlines()[0][:120]
+    reason = None
+    for kind, near in _NEAR.items():
+        try:
+            reason = _differ(model, layers, samples, kind, near)
+        except Exception as trouble:  # whatever the model does
+            reason = (str(trouble).strip() or type(trouble).__name__).splitlines()[0][:120]
+        else:
+            break
+    return reason
+
+
+def _differ(
+    model: nn.Module, layers: tuple[Layer, ...], samples: Samples, kind: torch.dtype, near: float
+) -> str | None:
+    few = torch.arange(int(_SIZES.sum()), device=samples.device) % samples.y.shape[0]
+    x = samples.x[few]
+    some = Samples(x.to(kind) if x.is_floating_point() else x, samples.y[few])
+    together, apart = (_steps(engine, model, layers, some, kind) for engine in (Fused, Loop))
     largest = max(float(step.norm()) for step in apart)
     for one, other in zip(together, apart, strict=True):
-        if not float((one - other).norm()) <= _NEAR * float(other.norm()) + 1e-6 * largest:  # or not a number
+        if not float((one - other).norm()) <= near * (float(other.norm()) + 1e-4 * largest):  # or not a number
             return "samples influence each other, or weights are used where they cannot be told apart"
     return None
 
 
-def _steps(engine: type[Fused | Loop], model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> list[Tensor]:
+def _steps(
+    engine: type[Fused | Loop], model: nn.Module, layers: tuple[Layer, ...], samples: Samples, kind: torch.dtype
+) -> list[Tensor]:
     """What a small round does to each parameter."""
-    model, luck = deepcopy(model), torch.Generator().manual_seed(0)
+    model, luck = deepcopy(model).to(kind), torch.Generator().manual_seed(0)
     parameters = [p for p in model.parameters() if p.requires_grad]
     with torch.no_grad():
         for p in parameters:  # weights that begin at zero would hide what lies before them
             p.add_(torch.randn(p.shape, generator=luck, dtype=p.dtype).to(p.device), alpha=0.05)
     before = [p.detach().clone() for p in parameters]
-    L, sizes = len(layers), np.array([2, 1, 2])
-    progress = Progress(np.array([L, (L + 1) // 2, 1]), L, 1, np.ones(3))
-    A = np.random.default_rng(0).uniform(0.5, 1.5, (3, L)) * progress.delivered
-    rows = np.arange(sizes.sum()) % samples.y.shape[0]
-    engine(model, layers, samples).run(RoundWork((rows,), sizes, A, progress, 1.0))
+    L, U = len(layers), _SIZES.size
+    progress = Progress(np.repeat([L, (L + 1) // 2, 1], U // 3), L, 1, np.ones(U))
+    A = np.random.default_rng(0).uniform(0.5, 1.5, (U, L)) * progress.delivered
+    engine(model, layers, samples).run(RoundWork((np.arange(_SIZES.sum()),), _SIZES, A, progress, 1.0))
     return [p.detach() - b for p, b in zip(parameters, before, strict=True)]
