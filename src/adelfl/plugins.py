@@ -43,14 +43,14 @@ def in_words(trouble: BaseException) -> str:
     except Exception:  # it takes all kinds
         message = ""
     said = f"{type(trouble).__name__}: {(message or 'no reason given').splitlines()[0]}"
-    places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(trouble.__traceback__)]
     if isinstance(trouble, SyntaxError):
         return said  # its message has the place
-    own = Path(__file__).parent
-    users = [
-        (file, line)
-        for file, line in places
-        if file.is_file() and own not in file.parents and "site-packages" not in file.parts
-        and not file.is_relative_to(Path(os.__file__).parent)
-    ]  # fmt: skip
-    return f"{said}; {users[-1][0].name}, line {users[-1][1]}" if users else said
+    places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(trouble.__traceback__)]
+    users = [f"{file.name}, line {line}" for file, line in places if _is_users(file)]
+    return f"{said}; {users[-1]}" if users else said
+
+
+def _is_users(file: Path) -> bool:
+    """Whether code is neither ours, nor Python's own, nor installed."""
+    ours, pythons = Path(__file__).parent, Path(os.__file__).parent
+    return file.is_file() and not {ours, pythons} & {*file.parents} and "site-packages" not in file.parts

@@ -224,12 +224,12 @@ def _say_versions(todo: list[Job]) -> None:
     """Name what is taken over from runs of other versions."""
     from adelfl.runner import made_elsewhere
 
-    found = []
+    found: list[str] = []
     for job in todo:
         if not job.fresh and (job.folder / "run.json").is_file():
             with suppress(AdelError):  # said when its turn comes
-                found.append(made_elsewhere(job.folder))
-    if found := list(filter(None, found)):
+                found += filter(None, [made_elsewhere(job.folder)])
+    if found:
         more = f", and {len(found) - 1} more like it" if len(found) > 1 else ""
         typer.echo(f"note: {found[0]}{more}; --fresh runs again what is there", err=True)
 
