@@ -55,7 +55,7 @@ def overhead() -> float:
     shares = []
     for _ in range(5):
         inside, start = 0.0, time.process_time()
-        simulator.run(500)
+        simulator.run(1000)
         shares.append(1.0 - inside / (time.process_time() - start))
     fused.Fused.prepare = prepare  # type: ignore[method-assign]
     return statistics.median(shares)
@@ -82,7 +82,7 @@ def floor() -> tuple[float, float]:
         work(rounds)
         return 1e3 * (time.process_time() - start) / rounds
 
-    turns = [(milliseconds(simulator.run, 500), milliseconds(needed, 500)) for _ in range(9)][1:]
+    turns = [(milliseconds(simulator.run, 1000), milliseconds(needed, 500)) for _ in range(9)][1:]
     whole, least = (statistics.median(times) for times in zip(*turns, strict=True))
     return whole, least
 
@@ -97,14 +97,14 @@ def growth() -> list[float]:
         return (time.process_time() - start) / rounds
 
     seconds(small, 60), seconds(large, 6)
-    return statistics.quantiles((seconds(large, 75) / seconds(small, 750) for _ in range(15)), n=4)
+    return statistics.quantiles((seconds(large, 150) / seconds(small, 1500) for _ in range(11)), n=4)
 
 
 def truncation() -> dict[float, float]:
     """CPU seconds of a round of VGG11 when all devices stop after a share of the backward pass."""
     simulator = Adelfl(request("vgg11"))
     w, L = simulator.workload, len(simulator.layers)
-    samples = Samples(torch.from_numpy(simulator.dataset.x_train), torch.from_numpy(simulator.dataset.y_train))
+    samples = Samples.of(simulator.dataset.x_train, simulator.dataset.y_train)
     engine = build_engine("fused", simulator.model, simulator.layers, samples, LocalWork())
     rows = np.random.default_rng(0).integers(0, w.devices * w.samples, w.devices * w.batch)
     times: dict[int, list[float]] = {depth: [] for depth in (0, L // 4, L // 2, 3 * L // 4, L)}

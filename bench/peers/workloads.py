@@ -4,7 +4,8 @@ A model is a list of steps, which torch_models.py and jax_sim.py turn into their
 the same function of the same numbers. One round: every device draws a batch from its own samples, takes one SGD step
 on the mean cross-entropy from the global weights, and the weights are averaged. No evaluation.
 
-Data are random numbers of the true shapes: time does not depend on what a picture shows.
+Data are random pictures of the true shapes: pixels of 8 bits, scaled to −1 … 1 as usual. Time does not depend on what a
+picture shows.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def samples(workload: Workload) -> tuple[Floats, Integers]:
     """Draw pictures (devices, samples, *shape) and labels (devices, samples)."""
     rng = np.random.default_rng([SEED, 1])
     size = (workload.devices, workload.samples)
-    return rng.standard_normal((*size, *workload.shape), dtype=np.float32), rng.integers(0, CLASSES, size)
+    pixels = rng.integers(0, 256, (*size, *workload.shape), dtype=np.uint8)
+    return np.divide(pixels, np.float32(127.5), dtype=np.float32) - np.float32(1.0), rng.integers(0, CLASSES, size)
 
 
 def first_weights(workload: Workload) -> list[Floats]:

@@ -189,7 +189,7 @@ def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 
 
 def samples_of(dataset: Dataset) -> Samples:
-    return Samples(torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train))
+    return Samples.of(dataset.x_train, dataset.y_train)
 
 
 def after_one_round(engine: str, experiment: Experiment, work: RoundWork) -> tuple[dict[str, np.ndarray], float]:

@@ -248,13 +248,11 @@ def _estimated(
     model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset, partition: Partition, seed: int
 ) -> Constants:
     """σ² and G² from two half batches of each of at most 16 devices, at the initial weights."""
-    import torch
-
     from adelfl.learning.estimate import estimate_constants
     from adelfl.learning.work import Samples
 
     rng = rng_for(seed, "estimate")
     devices = rng.permutation(len(partition))[:16]
     chosen = [partition[int(u)][rng.integers(0, partition[int(u)].size, 32)] for u in devices]
-    samples = Samples(torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train))
+    samples = Samples.of(dataset.x_train, dataset.y_train)
     return estimate_constants(model, layers, samples, chosen)

@@ -63,7 +63,7 @@ def _engine(run: str) -> Loop:
     said = RunFile.model_validate_json(run)
     dataset, _ = build_data(said)
     _, model, layers = build_network(said)
-    samples = Samples(torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train))
+    samples = Samples.of(dataset.x_train, dataset.y_train)
     t = said.training
     return Loop(model.train(), layers, samples, t.weight_decay, t.momentum)
 

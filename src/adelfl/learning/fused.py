@@ -101,6 +101,7 @@ class Fused(Engine):
         self.samples = samples
         self.weight_decay = weight_decay
         self.walk = _pass_for(model, layers, samples)
+        self.inputs = samples.inputs_from_bytes() if self.walk.reads_much else samples.inputs
         self.one_by_one = partial(Loop, model, layers, samples, weight_decay)
         parameters, order = dict(model.named_parameters()), self.walk.order
         self.parameters = [parameters[name].detach() for name in order]
@@ -165,7 +166,7 @@ class Fused(Engine):
         try:
             with self.walk.mode():
                 losses = [
-                    self.walk.gradients(self.samples.inputs(index), labels, part, total)
+                    self.walk.gradients(self.inputs(index), labels, part, total)
                     for part, (index, labels) in zip(layout.parts, samples, strict=True)
                 ]
         except CannotFuse:  # so many rows are another thing to the model than few: one by one, then

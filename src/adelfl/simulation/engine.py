@@ -138,15 +138,14 @@ class _Run:
         self.world = experiment.world or World(s.fleet, experiment.seed, s.budget, s.latency)
         device = find_device(experiment.device)
         data = experiment.dataset
-        x, y, *test = (torch.from_numpy(v).to(device) for v in (data.x_train, data.y_train, data.x_test, data.y_test))
         self.model = deepcopy(experiment.model).to(device)
         if not self.model.training:  # otherwise parts of it may be meant to stay as they are: a frozen batch norm
             self.model.train()
-        self.evaluate = Evaluation(self.model, *test)
+        self.evaluate = Evaluation(self.model, *(torch.from_numpy(v).to(device) for v in (data.x_test, data.y_test)))
         first = self.strategy.orders(0, s.everybody[:1])
         _check_orders(self.strategy, first, s.everybody[:1])
         widths = first.width is not None
-        e, samples = experiment, Samples(x, y)
+        e, samples = experiment, Samples.of(data.x_train, data.y_train, device)
         self.samples = samples
         if e.make_engine is not None:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
