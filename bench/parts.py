@@ -61,30 +61,43 @@ def overhead() -> float:
     return statistics.median(shares)
 
 
-def floor() -> tuple[float, float]:
-    """Milliseconds of a round of the MLP, and of what nobody can do without: its rows, the first layer's products."""
+def floor() -> dict[str, float]:
+    """Milliseconds of a round of the MLP, and of what nobody can do without: its rows, the first layer's products.
+
+    Beside them, in 10⁹ operations a second, what those products and a product of large square matrices reach.
+    """
     simulator = Adelfl(request("mlp"))
-    w = simulator.workload
-    x, weight = torch.from_numpy(simulator.dataset.x_train), torch.randn(32, simulator.dataset.x_train.shape[1])
+    w, data = simulator.workload, simulator.dataset
+    inputs = Samples.of(data.x_train, data.y_train).inputs_from_bytes()
+    weight, square = torch.randn(32, data.x_train.shape[1]), torch.randn(1024, 1024)
     delta, rng = torch.randn(w.devices * w.batch, 32), np.random.default_rng(0)
     first = w.samples * np.repeat(np.arange(w.devices), w.batch)
     rows = [torch.from_numpy(first + rng.integers(0, w.samples, first.size)) for _ in range(64)]
+    some = inputs(rows[0])
 
-    def needed(rounds: int) -> None:
-        with torch.inference_mode():
-            for t in range(rounds):
-                some = x.index_select(0, rows[t % 64])
-                torch.nn.functional.linear(some, weight)
-                torch.mm(delta.t(), some)
+    def products(turn: int) -> None:
+        torch.nn.functional.linear(some, weight)
+        torch.mm(delta.t(), some)
 
-    def milliseconds(work: Callable[[int], None], rounds: int) -> float:
+    def milliseconds(work: Callable[[int], object], times: int) -> float:
         start = time.process_time()
-        work(rounds)
-        return 1e3 * (time.process_time() - start) / rounds
+        with torch.no_grad():
+            for turn in range(times):
+                work(turn)
+        return 1e3 * (time.process_time() - start) / times
 
-    turns = [(milliseconds(simulator.run, 1000), milliseconds(needed, 500)) for _ in range(9)][1:]
-    whole, least = (statistics.median(times) for times in zip(*turns, strict=True))
-    return whole, least
+    turns = [
+        (
+            milliseconds(lambda _: simulator.run(1000), 1) / 1000,
+            milliseconds(lambda turn: inputs(rows[turn % 64]), 500),
+            milliseconds(products, 500),
+            milliseconds(lambda _: torch.mm(square, square), 20),
+        )
+        for _ in range(9)
+    ][1:]
+    whole, gathered, multiplied, large = (statistics.median(times) for times in zip(*turns, strict=True))
+    reached, peak = 4e-6 * delta.numel() * weight.shape[1] / multiplied, 2e-6 * square.shape[0] ** 3 / large
+    return {"whole": whole, "rows": gathered, "products": multiplied, "reached": reached, "peak": peak}
 
 
 def growth() -> list[float]:
@@ -123,8 +136,11 @@ def main() -> int:
     torch.set_num_threads(1)
     share = overhead()
     print(f"MLP, 30 devices, batch 32: {share:.1%} of a round is clock, draws and records (to reach: below 10 %)")
-    whole, least = floor()
-    print(f"MLP: a round takes {whole:.2f} ms, its rows and the first layer's two products alone {least:.2f} ms")
+    ms = floor()
+    print(
+        f"MLP: a round takes {ms['whole']:.2f} ms; alone, its rows {ms['rows']:.2f} and the first layer's two products "
+        f"{ms['products']:.2f} ({ms['reached']:.0f} GFLOP/s; square matrices {ms['peak']:.0f})"
+    )
     low, middle, high = growth()
     print(f"MLP, 300 devices cost {middle:.2f} times 30 (quartiles {low:.2f} to {high:.2f}; to reach: at most 9)")
     print("VGG11, 30 devices, batch 16: CPU seconds of a round by depth of the backward pass")
