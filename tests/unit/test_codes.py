@@ -121,7 +121,9 @@ def test_only_what_is_in_main_memory_and_comes_from_an_array_is_kept_as_bytes():
     y = np.zeros(len(x), dtype=np.int64)
     plain = Samples(torch.from_numpy(x), torch.from_numpy(y))
     assert plain.inputs_from_bytes() == plain.inputs
-    assert Samples.of(x, y).inputs_from_bytes() != plain.inputs
+    ours = Samples.of(x, y)
+    assert ours.inputs_from_bytes() != ours.inputs
+    assert ours.inputs_from_bytes()(torch.tensor([1, 2])).shape == (2, 1, 6, 6)
 
 
 # -- runs

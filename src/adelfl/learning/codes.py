@@ -47,11 +47,20 @@ class Codes:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """What was found out about an array, and what tells whether it has been changed since: each row times a vector."""
+    """What was found out about an array, and what tells whether it has been changed since."""
 
     array: weakref.ref[NDArray[Any]]
-    products: Tensor
     codes: Codes | None
+    products: Tensor | None
+
+    def still_is(self, rows: Tensor) -> bool:
+        """Whether codes are still those of an array; one that had none may stay without."""
+        return self.products is None or torch.equal(self.products, _products(rows))
+
+
+def _products(rows: Tensor) -> Tensor:
+    """Each row times one random vector: another number for another row."""
+    return rows @ torch.rand(rows.shape[1], generator=torch.Generator().manual_seed(0))
 
 
 _known: dict[int, _Known] = {}
@@ -70,10 +79,12 @@ def find_codes(x: NDArray[Any]) -> Codes | None:
     if x.dtype != np.float32 or x.nbytes <= _FIT_INTO_CACHE:
         return None
     key, rows = id(x), torch.from_numpy(x).flatten(1)
-    products = rows @ torch.rand(rows.shape[1], generator=torch.Generator().manual_seed(0))
-    if key not in _known or not torch.equal(_known[key].products, products):
-        _known[key] = _Known(weakref.ref(x, lambda _: _known.pop(key, None)), products, _find(rows))
-    return _known[key].codes
+    known = _known.get(key)
+    if known is None or not known.still_is(rows):
+        codes = _find(rows)
+        products = None if codes is None else _products(rows)
+        known = _known[key] = _Known(weakref.ref(x, lambda _: _known.pop(key, None)), codes, products)
+    return known.codes
 
 
 def _find(x: Tensor) -> Codes | None:
