@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -62,15 +63,23 @@ def main() -> int:
 
 
 def print_table(found: dict[str, list[dict]]) -> None:
-    """A row per method: what its model knew when the budget was over."""
-    print(f"\n{'method':24}{'rounds':>8}{'accuracy':>10}{'8s and 9s':>11}{'seconds':>9}{'of':>6}")
+    """What each method's model knew when the budget was over: a row per run, and of several runs their mean."""
+    line = "{:24}{:>12}{:>14}{:>14}{:>14}{:>6}".format
+    print("\n" + line("method", "rounds", "accuracy, %", "8s and 9s, %", "seconds", "of"))
     for method, results in found.items():
+        budget = f"{results[0]['budget']:.0f}"
+        ends = []
         for result in results:
             last = result["evaluations"][-1]
-            print(
-                f"{METHODS[method]:24}{last['round']:>8}{last['accuracy']:>10.1%}{last['rare']:>11.1%}"
-                f"{result['seconds']:>9.1f}{result['budget']:>6.0f}"
-            )
+            ends.append((last["round"], 100 * last["accuracy"], 100 * last["rare"], result["seconds"]))
+            print(line(METHODS[method], last["round"], *(f"{value:.1f}" for value in ends[-1][1:]), budget))
+        if len(ends) > 1:
+            print(line("    mean", *map(mean_and_error, zip(*ends, strict=True)), budget))
+
+
+def mean_and_error(values: tuple[float, ...]) -> str:
+    """Mean ± standard error."""
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values) / len(values) ** 0.5:.1f}"
 
 
 if __name__ == "__main__":
