@@ -655,7 +655,8 @@ def test_a_record_of_the_wrong_shape_is_one_sentence(here, damage):
     assert "damaged" in done.err
 
 
-def test_compare_rehearses_flower_as_run_does(here):
+def test_compare_rehearses_flower_as_run_does(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     done = typed("compare", "--strategies=salf", "--set", "engine.name=flower", *small)
     assert_one_sentence(done, "adelfl[scale]")
 
