@@ -12,7 +12,7 @@ from pathlib import Path
 
 import measure
 
-SEED = 0
+SEED = 1  # with 0 the check meets a ReLU so near to a tie that rounding decides it
 
 
 class Adelfl:
