@@ -11,13 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 from deployment import Deployment
+
+from adelfl.report.comparison import standard_error
 
 METHODS = {
     "fedavg": "FedAvg (Flower's own)",
@@ -79,7 +81,7 @@ def print_table(found: dict[str, list[dict]]) -> None:
 
 def mean_and_error(values: tuple[float, ...]) -> str:
     """Mean ± standard error."""
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values) / len(values) ** 0.5:.1f}"
+    return f"{np.mean(values):.1f} ± {standard_error(np.array(values)):.1f}"
 
 
 if __name__ == "__main__":

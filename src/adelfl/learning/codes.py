@@ -49,7 +49,7 @@ class Codes:
 class _Known:
     """What was found out about an array, and what tells whether it has been changed since."""
 
-    array: weakref.ref[NDArray[Any]]
+    array: weakref.ref[NDArray[Any]]  # lets this be forgotten with the array
     codes: Codes | None
     products: Tensor | None
 
