@@ -148,7 +148,7 @@ def experiment_of(
         layers=layers,
         strategy=find_strategy(name)(setting, **(said | (options or {}))),
         seed=seed,
-        local=LocalWork(setting.local_iterations, weight_decay, momentum),
+        local=LocalWork(weight_decay=weight_decay, momentum=momentum),
         engine=engine,
         evaluations=evaluations,
     )
@@ -197,7 +197,8 @@ def after_one_round(engine: str, experiment: Experiment, work: RoundWork) -> tup
     model = deepcopy(experiment.model).train()
     widths = work.width is not None
     samples = samples_of(experiment.dataset)
-    built = build_engine(engine, model, experiment.layers, samples, experiment.local, widths=widths)
+    E = experiment.strategy.setting.local_iterations
+    built = build_engine(engine, model, experiment.layers, samples, experiment.local, iterations=E, widths=widths)
     loss = built.run(work)
     return {name: w.detach().numpy() for name, w in model.state_dict().items()}, loss
 
@@ -290,7 +291,6 @@ def small_run(model, layers, dataset, strategy="salf", *, rounds=4, depth=0.7, l
         layers=layers,
         strategy=find_strategy(strategy)(setting),
         seed=1,
-        local=LocalWork(local_iterations),
     )
 
 

@@ -396,9 +396,9 @@ def test_engines_are_chosen_by_what_the_model_and_the_local_work_allow():
     for name in ("mlp", "cnn", "resnet18", "transformer"):
         layers = layers_of(model_of(name), dataset_of(EVERY_MODEL[name][1]))
         samples = samples_of(dataset_of(EVERY_MODEL[name][1]))
-        chosen[name] = [choose(model_of(name), layers, samples, LocalWork(iterations=E)) for E in (1, 3)]
+        chosen[name] = [choose(model_of(name), layers, samples, E) for E in (1, 3)]
     samples = samples_of(dataset_of((2, 32, 32)))
-    chosen["batch norm"] = [choose(*with_batch_norm(), samples, LocalWork(iterations=E)) for E in (1, 3)]
+    chosen["batch norm"] = [choose(*with_batch_norm(), samples, E) for E in (1, 3)]
     assert chosen == {
         "mlp": ["fused", "stacked"],
         "cnn": ["fused", "loop"],
@@ -482,7 +482,7 @@ def test_what_cannot_be_mapped_over_devices_or_only_slowly_is_left_to_the_loop(b
     assert run(small_run(model, layers, dataset, rounds=2, local_iterations=2)).result["engine"] == "loop"
     if build is Branching:
         with pytest.raises(ConfigError, match="use 'loop'"):
-            build_engine("stacked", model, layers, samples_of(dataset), LocalWork(iterations=2))
+            build_engine("stacked", model, layers, samples_of(dataset), LocalWork(), iterations=2)
 
 
 def test_a_batch_norm_that_is_meant_to_stay_as_it_is_does():
@@ -532,7 +532,7 @@ def test_asking_for_what_an_engine_cannot_do_is_refused():
     dataset = dataset_of((1, 4, 4))
     mlp = model_of("mlp")
     with pytest.raises(ConfigError, match="one local iteration"):
-        build_engine("fused", mlp, layers_of(mlp, dataset), samples_of(dataset), LocalWork(iterations=2))
+        build_engine("fused", mlp, layers_of(mlp, dataset), samples_of(dataset), LocalWork(), iterations=2)
     branching = Branching()
     with pytest.raises(ConfigError, match="use 'loop'"):
         build_engine("fused", branching, layers_of(branching, dataset), samples_of(dataset), LocalWork())

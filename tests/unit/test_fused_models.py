@@ -191,7 +191,7 @@ def test_any_model_whose_samples_do_not_mix_goes_through_once_for_all_devices(bu
     layers = layers_of(model, dataset)
     with patch.object(autograd, "_WORTH_A_PASS", few):
         assert_right(model, layers, dataset)
-        assert choose(model, layers, samples_of(dataset), LocalWork()) == "fused"
+        assert choose(model, layers, samples_of(dataset)) == "fused"
 
 
 @pytest.mark.parametrize("build", APART.values(), ids=APART)

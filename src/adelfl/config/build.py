@@ -125,7 +125,7 @@ def _build_experiment(said: RunFile) -> Experiment:
         layers=layers,
         strategy=strategy,
         seed=seed,
-        local=LocalWork(t.local_iterations, t.weight_decay, t.momentum),
+        local=LocalWork(weight_decay=t.weight_decay, momentum=t.momentum),
         engine=said.engine.name,
         device=said.engine.device,
         evaluations=t.evaluations,

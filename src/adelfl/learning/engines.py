@@ -22,30 +22,27 @@ from adelfl.learning.work import Engine, Samples
 EngineName = Literal["auto", "fused", "stacked", "loop", "flower"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LocalWork:
-    """How devices train.
+    """How devices train; the number of local iterations is the strategy's, ``Setting.local_iterations``.
 
     Attributes
     ----------
-    iterations : int
-        E.
     weight_decay : float
         ℓ2 regularisation: g + weight_decay · w.
     momentum : float
         Of the local steps within a round; it starts at zero in every round, so it matters for E > 1 only.
     """
 
-    iterations: int = 1
     weight_decay: float = 0.0
     momentum: float = 0.0
 
 
-def choose(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, local: LocalWork) -> EngineName:
-    """The quickest engine that computes this exactly."""
+def choose(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, iterations: int = 1) -> EngineName:
+    """Return the quickest engine that computes so many local iterations exactly."""
     if not is_per_sample(model):
         return "loop"
-    if local.iterations == 1:
+    if iterations == 1:
         return "fused" if why_not_fused(model, layers, samples) is None else "loop"
     # Convolutions mapped over stacked weights become grouped ones, which CPUs do slowly.
     dense = not any(isinstance(m, nn.Conv2d) for m in model.modules())
@@ -59,6 +56,7 @@ def build_engine(
     samples: Samples,
     local: LocalWork,
     *,
+    iterations: int = 1,
     widths: bool = False,
 ) -> Engine:
     """Build the engine that trains ``model`` in place.
@@ -75,6 +73,8 @@ def build_engine(
         All training samples and labels.
     local : LocalWork
         How devices train.
+    iterations : int
+        E, local iterations per round.
     widths : bool
         Whether devices train submodels of several widths (HeteroFL).
     """
@@ -84,12 +84,12 @@ def build_engine(
         raise ConfigError("engine 'flower' is for adelfl run, compare and resume, which start Flower for it")
     chosen = name == "auto"
     if name == "auto":
-        name = choose(model, layers, samples, local)
+        name = choose(model, layers, samples, iterations)
     if name != "loop" and not is_per_sample(model):
         raise ConfigError(f"engine {name!r} needs a model whose samples do not influence each other; use 'loop'")
     if name == "stacked" and (reason := why_not_stacked(model, samples, slowly=True)):
         raise ConfigError(f"engine 'stacked' cannot map this model over devices ({reason}); use 'loop'")
-    if name == "fused" and local.iterations > 1:
+    if name == "fused" and iterations > 1:
         raise ConfigError("engine 'fused' computes one local iteration; use 'stacked' or 'loop' for more")
     if name == "fused" and not chosen and (reason := why_not_fused(model, layers, samples)):
         raise ConfigError(

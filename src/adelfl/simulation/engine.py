@@ -150,7 +150,8 @@ class _Run:
         if e.make_engine is not None:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
         else:
-            self.engine = build_engine(e.engine, self.model, e.layers, samples, e.local, widths=widths)
+            E = s.local_iterations
+            self.engine = build_engine(e.engine, self.model, e.layers, samples, e.local, iterations=E, widths=widths)
         self.summary = Summary(s.budget, s.layers * s.local_iterations)
         # Evenly spaced, and whatever the summary looks at; a round that ends there to rounding errors ends by then.
         evenly = {(k + 1) / e.evaluations for k in range(e.evaluations)}

@@ -35,7 +35,7 @@ class Experiment:
     seed : int
         Of the run's luck.
     local : LocalWork
-        Local iterations, regularisation, momentum.
+        Regularisation and momentum; how many local iterations there are is in the strategy's setting.
     engine : str
         "auto", "fused", "stacked" or "loop".
     device : str

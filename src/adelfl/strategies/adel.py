@@ -20,7 +20,7 @@ from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.crew import Crew
 from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
 from adelfl.schedule import Schedule
-from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Setting, Strategy, check_choice
+from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Setting, Strategy, check_choice, check_schedule
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
 from adelfl.theory.spread import Spread
 from adelfl.theory.tight import memory
@@ -84,8 +84,7 @@ class Adel(Strategy):
             not isinstance(max_rounds, int) or isinstance(max_rounds, bool) or max_rounds < 1
         ):
             raise ConfigError(f"strategy option max_rounds must be a whole number of at least 1, not {max_rounds!r}")
-        if schedule is not None and not isinstance(schedule, Schedule):
-            raise ConfigError("strategy option schedule must be a Schedule; it can be given from Python only")
+        check_schedule(setting, schedule)
         if setting.devices > 1:
             setting.problem()  # refuses what no plan can be made for
         self.replan = replan and schedule is None

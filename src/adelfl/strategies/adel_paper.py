@@ -17,7 +17,7 @@ import numpy as np
 from adelfl.errors import ConfigError
 from adelfl.planner import Solution, plan
 from adelfl.schedule import Schedule
-from adelfl.strategies.base import Ints, Orders, Setting, check_choice
+from adelfl.strategies.base import Ints, Orders, Setting, check_choice, check_schedule
 from adelfl.strategies.merge import AverageOver, Correction
 from adelfl.strategies.salf import Salf
 
@@ -56,8 +56,7 @@ class AdelPaper(Salf):
         correction: Correction = "unbiased",
     ) -> None:
         super().__init__(setting, average_over=average_over, correction=correction)
-        if schedule is not None and not isinstance(schedule, Schedule):
-            raise ConfigError("strategy option schedule must be a Schedule; it can be given from Python only")
+        check_schedule(setting, schedule)
         check_choice("deadlines", deadlines, Deadlines)
         check_choice("batches", batches, Batches)
         if schedule is not None and (deadlines, batches) != ("planned", "planned"):

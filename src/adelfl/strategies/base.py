@@ -308,6 +308,19 @@ def fixed_batch(setting: Setting, devices: Ints, deadline: float, width: Floats 
     return np.where(setting.upload[devices] * np.square(width) < deadline, setting.batch, 0)
 
 
+def check_schedule(setting: Setting, schedule: Schedule | None) -> None:
+    """Refuse a given schedule that is not one, or that is for another number of local iterations."""
+    if schedule is None:
+        return
+    if not isinstance(schedule, Schedule):
+        raise ConfigError("strategy option schedule must be a Schedule; it can be given from Python only")
+    if schedule.local_iterations != setting.local_iterations:
+        raise ConfigError(
+            f"the schedule is for {schedule.local_iterations} local iterations, the setting for "
+            f"{setting.local_iterations}; plan with the same number"
+        )
+
+
 def check_choice(key: str, value: str, allowed: object) -> None:
     """Refuse an option that is not one of a Literal's values."""
     if value not in get_args(allowed):
