@@ -20,6 +20,9 @@ Ints = NDArray[np.int64]
 MAX_DEVICES = 100_000_000
 """A fleet larger than this is taken for a mistake."""
 
+MAX_RATE = 1e30
+"""So is a device that is faster than this, or whose upload takes longer; products of both must stay numbers."""
+
 
 def _vector(name: str, value: ArrayLike, size: int) -> Floats:
     array = np.asarray(value, dtype=np.float64)
@@ -54,31 +57,57 @@ class Fleet:
         How many devices are alike.
     names : tuple of str
         A name per group, or empty.
+    samples : ndarray or None, shape (groups,)
+        How many training samples each device of the group holds, infinite where that is not known; batches are no
+        larger. None: not known for any.
     """
 
     compute: Floats
     upload: Floats
     count: Ints
     names: tuple[str, ...] = ()
+    samples: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.compute.size == 0:
             raise ConfigError("the fleet is empty; give at least two devices")
         for key, values, right, allowed in (
-            ("compute", self.compute, self.compute > 0, "a positive number"),
-            ("upload", self.upload, self.upload >= 0, "zero or a positive number of seconds"),
+            (
+                "compute",
+                self.compute,
+                (1.0 / MAX_RATE <= self.compute) & (self.compute <= MAX_RATE),
+                f"a positive number from {1.0 / MAX_RATE:g} to {MAX_RATE:g}",
+            ),
+            (
+                "upload",
+                self.upload,
+                (self.upload >= 0) & (self.upload <= MAX_RATE),
+                f"zero or a positive number of seconds, at most {MAX_RATE:g}",
+            ),
             ("count", self.count, self.count >= 1, "at least 1"),
         ):
-            wrong = ~(np.isfinite(values) & right)
-            if wrong.any():
-                i = int(np.argmax(wrong))
-                raise ConfigError(f"{key} of {self.name(i)} must be {allowed}, not {values[i]:g}")
+            self._require(key, values, np.isfinite(values) & right, allowed)
+        if self.samples is not None:
+            right = (self.samples >= 1) & (self.samples == np.floor(self.samples))
+            self._require("samples", self.samples, right, "a whole number of at least 1")
         devices = float(self.count.sum(dtype=np.float64))
         if devices > MAX_DEVICES:
             raise ConfigError(f"count adds up to {devices:,.0f} devices; at most {MAX_DEVICES:,} are supported")
 
+    def _require(self, key: str, values: Floats | Ints, right: NDArray[np.bool_], allowed: str) -> None:
+        if not right.all():
+            i = int(np.argmin(right))
+            raise ConfigError(f"{key} of {self.name(i)} must be {allowed}, not {values[i]:g}")
+
     @classmethod
-    def of(cls, compute: ArrayLike, upload: ArrayLike = 0.0, count: ArrayLike = 1, names: Sequence[str] = ()) -> Fleet:
+    def of(
+        cls,
+        compute: ArrayLike,
+        upload: ArrayLike = 0.0,
+        count: ArrayLike = 1,
+        names: Sequence[str] = (),
+        samples: ArrayLike | None = None,
+    ) -> Fleet:
         """Build a fleet from numbers or arrays, one entry per group of alike devices.
 
         Parameters
@@ -91,8 +120,10 @@ class Fleet:
             Devices in each group.
         names : sequence of str
             A name per group; by default devices are called by their position.
+        samples : array_like, optional
+            Training samples that each device of a group holds; infinite, or None for all, where that is not known.
         """
-        size = max((np.size(v) for v in (compute, upload, count)), default=0)
+        size = max((np.size(v) for v in (compute, upload, count, () if samples is None else samples)), default=0)
         if any(np.size(v) == 0 for v in (compute, upload, count)):
             size = 0
         counts = _vector("count", count, size)
@@ -105,6 +136,7 @@ class Fleet:
             _vector("upload", upload, size),
             np.minimum(counts, 4e18).astype(np.int64),
             tuple(names),
+            None if samples is None else _vector("samples", samples, size),
         )
 
     @classmethod
@@ -204,4 +236,5 @@ class Fleet:
     def subset(self, keep: NDArray[np.bool_]) -> Fleet:
         """The groups where ``keep`` is true."""
         names = tuple(n for n, k in zip(self.names, keep, strict=True) if k) if self.names else ()
-        return Fleet(self.compute[keep], self.upload[keep], self.count[keep], names)
+        samples = None if self.samples is None else self.samples[keep]
+        return Fleet(self.compute[keep], self.upload[keep], self.count[keep], names, samples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -25,7 +26,16 @@ class LearningRate(Protocol):
 
 def _check_positive(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{name} must be a positive number, not {value!r}")
+        raise ConfigError(f"learning rate: {name} must be a positive number, not {value!r}")
+
+
+def as_learning_rate(value: LearningRate | float) -> LearningRate:
+    """Return a learning rate as it is, and a plain number as a constant one."""
+    if isinstance(value, LearningRate):
+        return value
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return ConstantRate(float(value))
+    raise ConfigError(f"learning_rate must be a number or a schedule such as ConstantRate(0.1), not {value!r}")
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
+from adelfl.latency import Exponential, LatencyModel
 from adelfl.theory import participation
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+MAX_COUNT = 2.0**53
+"""A batch of more samples cannot be told from its neighbours, and is taken for a mistake."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +45,10 @@ class Schedule:
         Devices drawn in a round from the whole fleet, those who sit out among them; None for all.
     local_iterations : int
         E: each device takes E steps a round, so P_u counts as P_u / E.
+    latency : LatencyModel
+        How long layers and uploads take; probabilities and depths are computed for it.
+
+    Batches are no larger than the data of a device, where ``fleet.samples`` tells it.
     """
 
     fleet: Fleet
@@ -51,6 +59,7 @@ class Schedule:
     sits_out: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     cohort: int | None = None
     local_iterations: int = 1
+    latency: LatencyModel = field(default_factory=Exponential)
 
     def __post_init__(self) -> None:
         if (self.m is None) == (self.batch is None):
@@ -61,6 +70,14 @@ class Schedule:
             raise ConfigError(f"a schedule of {self.rounds} rounds needs one m, or {self.rounds}, not {self.m.size}")
         if self.sits_out.size == 0:
             object.__setattr__(self, "sits_out", np.zeros(self.fleet.groups, dtype=bool))
+        if self.m is not None:
+            largest = np.where(self.sits_out, 0.0, self._at_most(float(np.max(self.m)) * self._speed))
+            if not largest.max() <= MAX_COUNT:
+                i = int(np.argmax(largest))
+                raise ConfigError(
+                    f"{self.fleet.name(i)} would get batches of up to {largest[i]:.3g} samples, too many to count; "
+                    "give less time, or say how many samples devices hold (samples)"
+                )
 
     @classmethod
     def uniform(
@@ -72,10 +89,11 @@ class Schedule:
         batch: int,
         local_iterations: int = 1,
         cohort: int | None = None,
+        latency: LatencyModel | None = None,
     ) -> Schedule:
         """The baselines' schedule: T_max / R for every round, one batch size for every device."""
-        deadlines = np.full(rounds, budget / rounds)
-        return cls(fleet, layers, deadlines, batch=batch, local_iterations=local_iterations, cohort=cohort)
+        deadlines, more = np.full(rounds, budget / rounds), {} if latency is None else {"latency": latency}
+        return cls(fleet, layers, deadlines, batch=batch, local_iterations=local_iterations, cohort=cohort, **more)  # type: ignore[arg-type]
 
     @property
     def rounds(self) -> int:
@@ -85,6 +103,11 @@ class Schedule:
     @cached_property
     def _speed(self) -> Floats:
         return self.fleet.compute / self.local_iterations
+
+    def _at_most(self, sizes: Floats, groups: Ints | slice = slice(None)) -> Floats:
+        """Cut batch sizes to the data of each device."""
+        held = self.fleet.samples
+        return sizes if held is None else np.minimum(sizes, held[groups])
 
     def batch_sizes(self, t: int | slice = slice(None), groups: Ints | None = None) -> Ints:
         """S_t^u by rule B3 (or the fixed size); 0 where the device sits out.
@@ -108,7 +131,7 @@ class Schedule:
         else:
             m = np.broadcast_to(self.m, self.deadlines.shape)[t]
             sizes = np.maximum(1.0, np.floor(np.asarray(m)[..., None] * P * (T - B) / T))
-        return np.where((B < T) & ~out, sizes, 0.0).astype(np.int64)
+        return np.where((B < T) & ~out, self._at_most(sizes, chosen), 0.0).astype(np.int64)
 
     def rates(self, t: int | slice = slice(None)) -> Floats:
         """λ_u = P_u (T_t − B_u) / S_t^u with the integer batch sizes in force; 0 where the device sits out.
@@ -120,9 +143,18 @@ class Schedule:
         lam = self.fleet.compute * (T - self.fleet.upload) / np.maximum(S, 1)
         return np.where(S > 0, lam, 0.0)
 
+    def _delivered(self, t: int) -> Floats:
+        """P(a device of group u delivers layer l in round t), shape (groups, L)."""
+        if isinstance(self.latency, Exponential):
+            return participation.delivery(self.layers, self.rates(t))
+        S, T = self.batch_sizes(t), float(self.deadlines[t])
+        mean = np.maximum(S, 1) / self.fleet.compute
+        chances = self.latency.delivery(mean, self.fleet.upload, np.full(S.shape, T), self.layers)
+        return np.where((S > 0)[:, None], chances, 0.0)
+
     @property
     def p_empty_bound(self) -> Floats:
-        """Lemma 1's bound Q(L+1−l, T_t/m)^U, shape (R, L); needs rule B3.
+        """Lemma 1's bound Q(L+1−l, T_t/m)^U, shape (R, L); needs rule B3, and is for exponential layer times.
 
         U counts the devices that take part in the round: not those that sit out because T_t ≤ B_u. For a random cohort
         it is (1 − share (1 − Q))^cohort, with the share of the fleet that takes part.
@@ -147,6 +179,12 @@ class Schedule:
         Exact if everybody takes part. For a cohort drawn at random it is the value for draws with replacement, which
         is at least that without (Maclaurin's inequality) and the same for a fleet much larger than the cohort.
         """
+        if not isinstance(self.latency, Exponential):
+            missing = 1.0 - self._delivered(t)
+            if self.cohort is None:
+                with np.errstate(divide="ignore"):
+                    return np.asarray(np.exp(self.fleet.count @ np.log(missing)), dtype=np.float64)
+            return np.asarray(((self.fleet.count / self.fleet.size) @ missing) ** self.cohort, dtype=np.float64)
         if self.cohort is None:
             return participation.p_empty(self.layers, self.rates(t), self.fleet.count)
         log_Q, _ = participation.survival(self.layers, self.rates(t))
@@ -163,13 +201,15 @@ class Schedule:
         """
         weight = self.fleet.count / self.fleet.size
         chosen = range(self.rounds) if rounds is None else rounds
+        if not isinstance(self.latency, Exponential):
+            return np.array([weight @ self._delivered(t).sum(axis=1) for t in chosen])
         return np.array([participation.expected_depth(self.layers, self.rates(t)) @ weight for t in chosen])
 
     def delivery(self, rounds: Iterable[int] | None = None) -> Floats:
         """Share of the fleet that delivers layer l in round t, shape (rounds, L)."""
         weight = self.fleet.count / self.fleet.size
         chosen = range(self.rounds) if rounds is None else rounds
-        return np.array([weight @ participation.delivery(self.layers, self.rates(t)) for t in chosen])
+        return np.array([weight @ self._delivered(t) for t in chosen])
 
     def thinned(self, groups: int) -> Schedule:
         """The same schedule for a sample of the fleet, evenly spaced by speed: for pictures and tables."""
@@ -185,7 +225,7 @@ class Schedule:
         return replace(self, fleet=fleet, sits_out=self.sits_out[kept])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; :meth:`from_dict` takes them back."""
+        """Plain values, ready for JSON; :meth:`from_dict` takes them back, but for the latency model."""
         return {
             "layers": self.layers,
             "deadlines": self.deadlines.tolist(),
@@ -198,6 +238,7 @@ class Schedule:
                 "upload": self.fleet.upload.tolist(),
                 "count": self.fleet.count.tolist(),
                 "names": list(self.fleet.names),
+                **({} if self.fleet.samples is None else {"samples": _finite_or_none(self.fleet.samples)}),
             },
             "sits_out": self.sits_out.tolist(),
         }
@@ -205,8 +246,11 @@ class Schedule:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Schedule:
         """Rebuild what :meth:`to_dict` wrote."""
+        fleet = dict(values["fleet"])
+        if fleet.get("samples") is not None:
+            fleet["samples"] = [math.inf if held is None else held for held in fleet["samples"]]
         return cls(
-            fleet=Fleet.of(**values["fleet"]),
+            fleet=Fleet.of(**fleet),
             layers=values["layers"],
             deadlines=np.asarray(values["deadlines"], dtype=np.float64),
             m=np.asarray(values["m"], dtype=np.float64) if isinstance(values["m"], list) else values["m"],
@@ -215,6 +259,11 @@ class Schedule:
             cohort=values["cohort"],
             local_iterations=values["local_iterations"],
         )
+
+
+def _finite_or_none(values: Floats) -> list[float | None]:
+    """Numbers ready for JSON, which knows no infinity."""
+    return [float(v) if math.isfinite(v) else None for v in values]
 
 
 def round_up(value: float, digits: int = 4) -> float:

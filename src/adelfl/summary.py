@@ -16,6 +16,9 @@ QUARTERS = {"25%": 0.25, "50%": 0.5, "75%": 0.75, "100%": 1.0}
 SUMMED_UP = {*FINAL_MOMENTS, *QUARTERS.values()}
 """Shares of the budget at which a run must be evaluated for its summary to be true."""
 
+MAX_EVALUATIONS = 1_000_000
+"""More evaluations of one run are taken for a mistake."""
+
 
 class Summary:
     """Counts rows as they come.

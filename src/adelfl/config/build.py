@@ -95,6 +95,8 @@ def _build_experiment(said: RunFile) -> Experiment:
     model, layers = _network(said, dataset)
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
     fleet = said.fleet.build(said.device, seed, megabytes)
+    if t.cohort is not None and t.cohort > fleet.size:
+        raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(said, model, layers, dataset)
     budget = _budget(t, fleet, len(layers))
     setting = Setting(
@@ -109,8 +111,6 @@ def _build_experiment(said: RunFile) -> Experiment:
         local_iterations=t.local_iterations,
         latency=latency if said.latency.known else Exponential(),
     )
-    if t.cohort is not None and t.cohort > fleet.size:
-        raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     kind = find_strategy(said.strategy.name)
     try:
         inspect.signature(kind).bind(setting, **said.strategy.options)

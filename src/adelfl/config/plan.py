@@ -10,7 +10,6 @@ from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
     LearningRateSection,
-    Positive,
     Section,
     first_mistake,
     listed_fleet,
@@ -19,17 +18,25 @@ from adelfl.config.sections import (
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.planner import Problem
+from adelfl.planner.problem import (
+    MAX_BATCH,
+    MAX_BUDGET,
+    MAX_LAYERS,
+    MAX_LOCAL_ITERATIONS,
+    MAX_ROUNDS,
+    MIN_BUDGET,
+)
 
 
 class ProblemSection(Section):
     """[problem]."""
 
-    rounds: int = Field(ge=1, le=1_000_000)
-    budget: Positive
-    layers: int = Field(ge=1, le=1000)
+    rounds: int = Field(ge=1, le=MAX_ROUNDS)
+    budget: float = Field(ge=MIN_BUDGET, le=MAX_BUDGET, allow_inf_nan=False)
+    layers: int = Field(ge=1, le=MAX_LAYERS)
     cohort: int | None = Field(default=None, ge=2)
-    local_iterations: int = Field(default=1, ge=1)
-    baseline_batch: int = Field(default=16, ge=1)
+    local_iterations: int = Field(default=1, ge=1, le=MAX_LOCAL_ITERATIONS)
+    baseline_batch: int = Field(default=16, ge=1, le=MAX_BATCH)
 
 
 class PlanFile(Section):

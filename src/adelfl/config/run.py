@@ -26,7 +26,9 @@ from adelfl.config.sections import (
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import LawName
+from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_BUDGET
 from adelfl.plugins import import_object
+from adelfl.summary import MAX_EVALUATIONS
 
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
 
@@ -131,16 +133,16 @@ class LatencySection(Section):
 class TrainingSection(Section):
     """[training]."""
 
-    rounds: int = Field(default=100, ge=1, le=1_000_000)
-    budget: float | None = Field(default=None, ge=1e-9, le=1e15, allow_inf_nan=False)
+    rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS)
+    budget: float | None = Field(default=None, ge=MIN_BUDGET, le=MAX_BUDGET, allow_inf_nan=False)
     depth: float | None = Field(default=None, gt=0, lt=1)
     budget_share: Positive = 1.0
-    batch: int = Field(default=16, ge=1)
+    batch: int = Field(default=16, ge=1, le=MAX_BATCH)
     cohort: int | None = Field(default=None, ge=2)
-    local_iterations: int = Field(default=1, ge=1)
+    local_iterations: int = Field(default=1, ge=1, le=MAX_LOCAL_ITERATIONS)
     weight_decay: NotNegative = 0.0
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    evaluations: int = Field(default=50, ge=1)
+    evaluations: int = Field(default=50, ge=1, le=MAX_EVALUATIONS)
     seed: int = Field(default=0, ge=0)
 
 

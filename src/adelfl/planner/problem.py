@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adelfl.errors import ConfigError
-from adelfl.fleet import Fleet
+from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import Exponential, LatencyModel
-from adelfl.learning_rate import InverseDecay, LearningRate
+from adelfl.learning_rate import InverseDecay, LearningRate, as_learning_rate
 from adelfl.theory.spread import Spread
 
 Floats = NDArray[np.float64]
+
+MAX_ROUNDS, MAX_LAYERS = 1_000_000, 1000
+MIN_BUDGET, MAX_BUDGET = 1e-9, 1e15
+MAX_BATCH, MAX_LOCAL_ITERATIONS = 1_000_000_000, 100_000
+"""Limits of problems, settings and files: what exceeds them is taken for a mistake."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +102,41 @@ def _require(key: str, value: float, holds: bool, allowed: str) -> None:
         raise ConfigError(f"{key} must be {allowed}, not {value!r}")
 
 
-def _require_count(key: str, value: int, lowest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < lowest:
-        raise ConfigError(f"{key} must be a whole number of at least {lowest}, not {value!r}")
+def _require_count(key: str, value: object, lowest: int, highest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not lowest <= int(value) <= highest:
+        raise ConfigError(f"{key} must be a whole number from {lowest:,} to {highest:,}, not {value!r}")
+
+
+def check_quantities(given: Any, batch: str) -> None:  # noqa: ANN401 - Problem and Setting, which share these fields
+    """Refuse sizes, times and learning rates out of range, as the files do; a plain number becomes a constant rate.
+
+    Parameters
+    ----------
+    given : Problem or Setting
+        What was just made.
+    batch : str
+        The name of its field for the fixed batch size.
+    """
+    if not isinstance(given.fleet, Fleet):
+        raise ConfigError(f"fleet must be a Fleet, such as Fleet.of([30, 12], count=[20, 50]), not {given.fleet!r}")
+    for key, highest in (
+        ("rounds", MAX_ROUNDS),
+        ("layers", MAX_LAYERS),
+        ("local_iterations", MAX_LOCAL_ITERATIONS),
+        (batch, MAX_BATCH),
+    ):
+        _require_count(key, getattr(given, key), 1, highest)
+    budget = given.budget
+    if isinstance(budget, bool) or not isinstance(budget, Real) or not MIN_BUDGET <= float(budget) <= MAX_BUDGET:
+        raise ConfigError(f"budget must be a number of seconds from {MIN_BUDGET:g} to {MAX_BUDGET:g}, not {budget!r}")
+    if given.cohort is not None:
+        _require_count("cohort", given.cohort, 2, MAX_DEVICES)
+        if given.cohort > given.fleet.size:
+            raise ConfigError(f"cohort must be at most the fleet's {given.fleet.size} devices, not {given.cohort}")
+    object.__setattr__(given, "learning_rate", as_learning_rate(given.learning_rate))
+    eta = np.asarray(given.eta)
+    if eta.shape != (given.rounds,) or not np.all(np.isfinite(eta) & (eta > 0)):
+        raise ConfigError(f"learning_rate must give {given.rounds} positive numbers, one per round")
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +153,8 @@ class Problem:
         R.
     budget : float
         T_max, seconds.
-    learning_rate : LearningRate
-        η_t.
+    learning_rate : LearningRate or float
+        η_t; a plain number is a constant rate.
     constants : Constants
         What the bound needs to know of the losses.
     cohort : int or None
@@ -133,7 +171,7 @@ class Problem:
     layers: int
     rounds: int
     budget: float
-    learning_rate: LearningRate = field(default_factory=lambda: InverseDecay(0.1))
+    learning_rate: LearningRate | float = field(default_factory=lambda: InverseDecay(0.1))
     constants: Constants = field(default_factory=Constants)
     cohort: int | None = None
     local_iterations: int = 1
@@ -141,15 +179,9 @@ class Problem:
     latency: LatencyModel = field(default_factory=Exponential)
 
     def __post_init__(self) -> None:
-        for key, lowest in (("rounds", 1), ("layers", 1), ("local_iterations", 1), ("baseline_batch", 1)):
-            _require_count(key, getattr(self, key), lowest)
-        _require("budget", self.budget, self.budget > 0, "a positive number of seconds")
+        check_quantities(self, "baseline_batch")
         if self.fleet.size < 2:
             raise ConfigError("the fleet has one device; the bound needs at least two (its factor U/(U−1))")
-        if self.cohort is not None:
-            _require_count("cohort", self.cohort, 2)
-            if self.cohort > self.fleet.size:
-                raise ConfigError(f"cohort must be at most the fleet's {self.fleet.size} devices, not {self.cohort}")
         given = np.size(self.constants.sigma2)
         if given not in (1, self.fleet.groups):
             raise ConfigError(f"sigma2 must be one number or {self.fleet.groups}, one per device group, not {given}")
@@ -168,7 +200,11 @@ class Problem:
     @property
     def eta(self) -> Floats:
         """η_t, shape (R,)."""
-        return self.learning_rate.values(self.rounds)
+        return self.eta_of(self.rounds)
+
+    def eta_of(self, rounds: int) -> Floats:
+        """η_t of another number of rounds, shape (rounds,)."""
+        return as_learning_rate(self.learning_rate).values(rounds)
 
     @property
     def sigma2(self) -> Floats:

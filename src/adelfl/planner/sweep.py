@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.fleet import MAX_DEVICES
 from adelfl.planner.admit import needed_deadlines
-from adelfl.planner.problem import Problem
+from adelfl.planner.problem import MAX_BUDGET, MAX_ROUNDS, MIN_BUDGET, Problem
 from adelfl.planner.solve import Solution, plan
 
 Key = Literal["budget", "rounds", "without"]
@@ -231,9 +232,13 @@ def values_between(key: Key, low: float, high: float, points: int = 25) -> list[
         How many at most; fewer if there are not so many whole numbers.
     """
     _check_key(key)
-    least = 0.0 if key == "without" else 1.0 if key == "rounds" else float(np.finfo(np.float64).tiny)
-    if not (math.isfinite(low) and math.isfinite(high) and least <= low < high):
-        allowed = {"budget": "positive numbers of seconds", "rounds": "at least 1", "without": "0 or more"}[key]
+    least, most = {"budget": (MIN_BUDGET, MAX_BUDGET), "rounds": (1, MAX_ROUNDS), "without": (0, MAX_DEVICES)}[key]
+    if not (math.isfinite(low) and math.isfinite(high) and least <= low < high <= most):
+        allowed = {
+            "budget": f"seconds from {least:g} to {most:g}",
+            "rounds": f"from {least} to {most:,}",
+            "without": "0 or more",
+        }[key]
         raise ConfigError(f"{key}={low:g}:{high:g}: the ends must be {allowed}, the lower one first")
     if points < 2:
         raise ConfigError(f"{key}={low:g}:{high:g}: a sweep needs at least 2 points, not {points}")

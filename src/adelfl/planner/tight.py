@@ -310,7 +310,7 @@ def best_rounds(problem: Problem, most: int, weighting: Weighting = "precision")
     price = Price.of(crew, low, THOROUGH.range * problem.budget / int(candidates[0]), replace(THOROUGH, deadlines=26))
     worth = []
     for rounds in candidates.tolist():
-        eta = problem.learning_rate.values(rounds)
+        eta = problem.eta_of(rounds)
         a = np.maximum(bound.weights(eta, c.rho_c), _LEAST_WEIGHT)
         excess = _shared(price, a, problem.budget)[2]
         worth.append(excess + c.Delta1 * bound.initial_error_left(eta, c.rho_c))

@@ -14,6 +14,7 @@ from adelfl.learning.layers import Layer
 from adelfl.learning.work import Engine, Samples
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Strategy
+from adelfl.summary import MAX_EVALUATIONS
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,11 @@ class Experiment:
     make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
 
     def __post_init__(self) -> None:
+        whole = isinstance(self.evaluations, int) and not isinstance(self.evaluations, bool)
+        if not whole or not 1 <= self.evaluations <= MAX_EVALUATIONS:
+            raise ConfigError(
+                f"evaluations must be a whole number from 1 to {MAX_EVALUATIONS:,}, not {self.evaluations!r}"
+            )
         devices = self.strategy.setting.devices
         if len(self.partition) != devices:
             raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")

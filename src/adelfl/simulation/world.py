@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -123,4 +123,4 @@ def misjudged(fleet: Fleet, factor: float, each: float, seed: int) -> Fleet:
     if factor == 1.0 and each == 1.0:
         return fleet
     sign = rng_for(seed, "misjudged").choice([-1.0, 1.0], fleet.groups)
-    return Fleet(fleet.compute * factor * each**sign, fleet.upload, fleet.count, fleet.names)
+    return replace(fleet, compute=fleet.compute * factor * each**sign)

@@ -254,6 +254,7 @@ class Adel(Strategy):
             sits_out=fleet.upload >= found.T.max(),
             cohort=s.cohort,
             local_iterations=s.local_iterations,
+            latency=s.latency,
         )
         if isinstance(s.latency, Exponential):
             self._expected = _times_filled(schedule)

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential, LatencyModel
-from adelfl.learning_rate import LearningRate
+from adelfl.learning_rate import LearningRate, as_learning_rate
 from adelfl.planner import Constants, Problem
+from adelfl.planner.problem import check_quantities
 from adelfl.schedule import Schedule
 from adelfl.theory import tight
 from adelfl.theory.participation import delivery, log_p_empty
@@ -44,8 +45,8 @@ class Setting:
         L, R, T_max.
     batch : int
         The baselines' batch size S.
-    learning_rate : LearningRate
-        η_t.
+    learning_rate : LearningRate or float
+        η_t; a plain number is a constant rate.
     constants : Constants
         What the bound needs to know of the losses.
     cohort : int or None
@@ -61,16 +62,23 @@ class Setting:
     rounds: int
     budget: float
     batch: int
-    learning_rate: LearningRate
+    learning_rate: LearningRate | float
     constants: Constants = field(default_factory=Constants)
     cohort: int | None = None
     local_iterations: int = 1
     latency: LatencyModel = field(default_factory=Exponential)
 
+    def __post_init__(self) -> None:
+        check_quantities(self, "batch")
+
     @cached_property
     def eta(self) -> Floats:
         """η_t, shape (R,)."""
-        return self.learning_rate.values(self.rounds)
+        return self.eta_of(self.rounds)
+
+    def eta_of(self, rounds: int) -> Floats:
+        """η_t of another number of rounds, shape (rounds,)."""
+        return as_learning_rate(self.learning_rate).values(rounds)
 
     @cached_property
     def memory(self) -> float:
@@ -250,7 +258,7 @@ class Strategy(ABC):
     @cached_property
     def learning_rates(self) -> Floats:
         """η_t of its rounds, shape (rounds,)."""
-        return self.setting.learning_rate.values(self.rounds)
+        return self.setting.eta_of(self.rounds)
 
     def planned(self, t: int) -> float:
         """Seconds that rounds t, t+1, … (from 0) are meant to take; infinite if nobody can say."""
