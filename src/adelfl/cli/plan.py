@@ -74,9 +74,10 @@ def plan(
         if show and plot is not None:
             open_picture(plot)
         return
-    if as_json and problem.rounds * problem.fleet.groups > MAX_JSON_BATCHES:
+    if as_json and problem.rounds * max(problem.fleet.groups, problem.layers) > MAX_JSON_BATCHES:
         raise ConfigError(
-            f"{problem.rounds} rounds × {problem.fleet.groups} device groups are too many batch sizes for JSON; "
+            f"{problem.rounds} rounds × {problem.fleet.groups} device groups or {problem.layers} layers are too many "
+            "numbers for JSON; "
             "merge alike devices with count, or use adelfl.plan from Python"
         )
     solution = solve(problem, method=method.value, strict=strict, objective=objective.value)
@@ -100,8 +101,9 @@ def plan(
 
 
 def _plan_json(solution: Solution) -> dict[str, Any]:
-    schedule = solution.schedule
+    schedule, fleet = solution.schedule, solution.problem.fleet
     return {
+        "groups": [{"name": fleet.name(i), "count": int(n)} for i, n in enumerate(fleet.count)],
         "deadlines": schedule.deadlines.tolist(),
         "objective": solution.objective,
         "m": solution.m if isinstance(solution.m, float) else solution.m.tolist(),

@@ -23,6 +23,7 @@ from adelfl.summary import QUARTERS
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SHOWN_GROUPS = 400  # a table of more devices says the same
+_NAMED_GROUPS = 12  # rows of the table of batch sizes
 
 
 def sparkline(values: np.ndarray, width: int = 60) -> str:
@@ -64,13 +65,15 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
     for title in ("round", "deadline", "batch sizes", "mean depth", "first layer empty"):
         table.add_column(title, justify="right")
     rounds = np.unique(np.linspace(0, problem.rounds - 1, min(8, problem.rounds)).round().astype(int))
-    empty = schedule.p_empty_bound[:, 0]
     depth = sample.expected_depth(rounds) / problem.layers
     for t, share in zip(rounds, depth, strict=True):
         sizes = schedule.batch_sizes(int(t))[~schedule.sits_out]
         span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
-        table.add_row(f"{t + 1}", f"{T[t]:.3f} s", span, f"{share:.0%}", f"≤ {empty[t]:.2%}")
+        empty = schedule.p_empty(int(t))[0]
+        shown = f"{empty:.2%}" if empty >= 5e-5 else "< 0.01%"
+        table.add_row(f"{t + 1}", f"{T[t]:.3f} s", span, f"{share:.0%}", shown)
     _print_whole(table, console)
+    _print_groups(solution, console)
     console.print(escape(solution.outcome), soft_wrap=True)
     shown = solution.sitting_out[:5]
     for s in shown:
@@ -81,6 +84,27 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
     console.print(f"binding: {escape(', '.join(solution.binding))}")
     if solution.grouping_error:
         console.print(f"near devices were merged: relative error of the batch term {solution.grouping_error:.1e}")
+
+
+def _print_groups(solution: Solution, console: Console) -> None:
+    """Print the batch sizes of each device group in some rounds, "–" where it sits out; of many groups, some."""
+    schedule, fleet = solution.schedule, solution.problem.fleet
+    rounds = np.unique(np.linspace(0, schedule.rounds - 1, min(4, schedule.rounds)).round().astype(np.int64))
+    groups = np.arange(fleet.groups)
+    if groups.size > _NAMED_GROUPS:
+        places = np.linspace(0, groups.size - 1, _NAMED_GROUPS).round().astype(np.int64)
+        groups = np.argsort(fleet.compute, kind="stable")[places]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("batch size of", overflow="fold")
+    for title in ("devices", *(f"round {t + 1}" for t in rounds)):
+        table.add_column(title, justify="right", no_wrap=True)
+    sizes = np.array([schedule.batch_sizes(int(t), groups) for t in rounds])
+    for i, column in zip(groups, sizes.T, strict=True):
+        shown = (f"{size}" if size else "–" for size in column)
+        table.add_row(escape(fleet.name(int(i))), f"{fleet.count[i]}", *shown)
+    _print_whole(table, console)
+    if groups.size < fleet.groups:
+        console.print(f"[dim]{groups.size} of {fleet.groups} device groups, from the slowest to the fastest[/dim]")
 
 
 def print_comparison(contenders: list[Contender], console: Console | None = None) -> None:
