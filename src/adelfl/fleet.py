@@ -193,28 +193,31 @@ class Fleet:
 
     @classmethod
     def from_csv(cls, path: str | Path) -> Fleet:
-        """Read a fleet from a CSV file with the columns compute, upload, and optionally count and name."""
+        """Read a fleet from a CSV file with the columns compute, upload, and optionally count, name and samples."""
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
                 header, *rows = [row for row in csv.reader(file) if row] or [[]]
         except (OSError, UnicodeDecodeError, csv.Error) as trouble:
             raise ConfigError(f"{path}: cannot be read as a CSV file ({trouble})") from None
         header = [word.strip() for word in header]
-        if unknown := [word for word in header if word not in ("compute", "upload", "count", "name")]:
-            raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are compute, upload, count and name")
+        if unknown := [word for word in header if word not in ("compute", "upload", "count", "name", "samples")]:
+            allowed = "compute, upload, count, name and samples"
+            raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are {allowed}")
         if missing := [word for word in ("compute", "upload") if word not in header]:
             raise ConfigError(f"{path}: column {missing[0]!r} is missing; the first line must name the columns")
         for line, row in enumerate(rows, start=2):
             if len(row) != len(header):
                 raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
         columns = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else {}
-        numbers = {key: _numbers(path, key, columns[key]) for key in ("compute", "upload", "count") if key in columns}
+        keys = ("compute", "upload", "count", "samples")
+        numbers = {key: _numbers(path, key, columns[key]) for key in keys if key in columns}
         try:
             return cls.of(
                 numbers.get("compute", ()),
                 numbers.get("upload", ()),
                 numbers.get("count", 1),
                 columns.get("name", tuple(f"row {i + 2}" for i in range(len(rows)))),
+                numbers.get("samples"),
             )
         except ConfigError as trouble:
             raise ConfigError(f"{path}: {trouble}") from None

@@ -168,7 +168,7 @@ def test_a_swept_range_out_of_bounds_is_refused_on_the_command_line(tmp_path):
     path.write_text(PLAN.format(rounds=10, budget=30.0, upload=0.1))
     answer = typed("plan", path, "--sweep", "rounds=1:1e9:3")
     assert answer.code == 2
-    assert "from 1 to 1,000,000" in answer.err
+    assert "at least 1 and at most 1,000,000" in answer.err
 
 
 def test_the_largest_plan_of_all_needs_no_table_of_rounds_by_layers():

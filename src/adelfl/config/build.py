@@ -110,6 +110,7 @@ def _build_experiment(said: RunFile) -> Experiment:
         cohort=t.cohort,
         local_iterations=t.local_iterations,
         latency=latency if said.latency.known else Exponential(),
+        samples=None if t.oversample else partition.sizes,
     )
     kind = find_strategy(said.strategy.name)
     try:
@@ -129,6 +130,7 @@ def _build_experiment(said: RunFile) -> Experiment:
         engine=said.engine.name,
         device=said.engine.device,
         evaluations=t.evaluations,
+        oversample=t.oversample,
         world=World(
             fleet,
             seed,

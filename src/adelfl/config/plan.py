@@ -39,13 +39,19 @@ class ProblemSection(Section):
     baseline_batch: int = Field(default=16, ge=1, le=MAX_BATCH)
 
 
+class PlanDevice(DeviceEntry):
+    """[[device]] of a plan, which may say how much data each device holds; in a run the partition does."""
+
+    samples: int | None = Field(default=None, ge=1)
+
+
 class PlanFile(Section):
     """What ``adelfl plan`` reads."""
 
     problem: ProblemSection
     learning_rate: LearningRateSection = Field(default_factory=LearningRateSection)
     constants: ConstantsSection = Field(default_factory=ConstantsSection)
-    device: list[DeviceEntry] = Field(default_factory=list)
+    device: list[PlanDevice] = Field(default_factory=list)
 
 
 def load_problem(path: Path, fleet_csv: Path | None = None) -> Problem:

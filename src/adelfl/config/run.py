@@ -26,7 +26,7 @@ from adelfl.config.sections import (
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import LawName
-from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_BUDGET
+from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_RUN_BUDGET
 from adelfl.plugins import import_object
 from adelfl.summary import MAX_EVALUATIONS
 
@@ -134,7 +134,7 @@ class TrainingSection(Section):
     """[training]."""
 
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS)
-    budget: float | None = Field(default=None, ge=MIN_BUDGET, le=MAX_BUDGET, allow_inf_nan=False)
+    budget: float | None = Field(default=None, ge=MIN_RUN_BUDGET, le=MAX_BUDGET, allow_inf_nan=False)
     depth: float | None = Field(default=None, gt=0, lt=1)
     budget_share: Positive = 1.0
     batch: int = Field(default=16, ge=1, le=MAX_BATCH)
@@ -142,6 +142,7 @@ class TrainingSection(Section):
     local_iterations: int = Field(default=1, ge=1, le=MAX_LOCAL_ITERATIONS)
     weight_decay: NotNegative = 0.0
     momentum: float = Field(default=0.0, ge=0, lt=1)
+    oversample: bool = False
     evaluations: int = Field(default=50, ge=1, le=MAX_EVALUATIONS)
     seed: int = Field(default=0, ge=0)
 

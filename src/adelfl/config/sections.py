@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -66,15 +68,17 @@ class DeviceEntry(Section):
     name: str | None = None
 
 
-def listed_fleet(entries: list[DeviceEntry]) -> Fleet:
+def listed_fleet(entries: Sequence[DeviceEntry]) -> Fleet:
     """The fleet that a file's [[device]] entries describe."""
     if not entries:
         raise ConfigError("device: the fleet is empty; add [[device]] entries, or name a CSV file")
+    held = [getattr(d, "samples", None) for d in entries]
     return Fleet.of(
         [d.compute for d in entries],
         [d.upload for d in entries],
         [d.count for d in entries],
         [d.name or f"device #{i}" for i, d in enumerate(entries, start=1)],
+        None if all(n is None for n in held) else [math.inf if n is None else n for n in held],
     )
 
 

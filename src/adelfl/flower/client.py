@@ -134,7 +134,10 @@ class Job:
         if rows == 0:
             raise ConfigError("this node has no samples")
         while True:
-            chosen = self.rng.choice(rows, size=min(self.task.batch, rows), replace=False)
+            if self.task.oversample:
+                chosen = self.rng.integers(rows, size=self.task.batch)
+            else:
+                chosen = self.rng.choice(rows, size=min(self.task.batch, rows), replace=False)
             if isinstance(data, tuple):
                 index = torch.from_numpy(chosen)
                 yield tuple(part[index.to(part.device)] for part in data)

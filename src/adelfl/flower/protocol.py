@@ -41,6 +41,8 @@ class Task:
     pace : tuple of float
         Seconds per sample that the node's layers took so far, in the order of backpropagation; empty if unknown. A
         layer that is not expected to be ready in time is not begun.
+    oversample : bool
+        Whether samples repeat where the batch is larger than the node's data; otherwise the batch is all of it.
     """
 
     round: int
@@ -50,6 +52,7 @@ class Task:
     seconds: float
     layers: tuple[tuple[str, ...], ...]
     pace: tuple[float, ...] = ()
+    oversample: bool = False
 
     def write(self) -> Values:
         """As entries of a configuration record."""
@@ -62,6 +65,7 @@ class Task:
             f"{PREFIX}layer-sizes": [len(layer) for layer in self.layers],
             f"{PREFIX}layer-names": [name for layer in self.layers for name in layer],
             f"{PREFIX}pace": [float(value) for value in self.pace],
+            f"{PREFIX}oversample": self.oversample,
         }
 
     @classmethod

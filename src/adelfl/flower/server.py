@@ -76,6 +76,9 @@ class DeadlineStrategy(Strategy):
         How long federated evaluation may take after a round; by default a quarter of a mean round.
     seed : int
         Of the choice of nodes where not all take part.
+    oversample : bool
+        Whether a batch may be larger than the data of its node, whose samples are then drawn with replacement. By
+        default it is cut to the data, and drawn without.
     clock : Clock, optional
         For tests.
     fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes, weighted_by_key,
@@ -101,6 +104,7 @@ class DeadlineStrategy(Strategy):
         record: str | Path | None = None,
         evaluate_seconds: float | None = None,
         seed: int = 0,
+        oversample: bool = False,
         clock: Clock | None = None,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 0.0,
@@ -134,6 +138,7 @@ class DeadlineStrategy(Strategy):
             weighted_by_key=weighted_by_key,
             arrayrecord_key=arrayrecord_key,
             seed=seed,
+            oversample=oversample,
         )
         self.layers = None if layers is None else [list(layer) for layer in layers]
         self.record = None if record is None else Path(record)

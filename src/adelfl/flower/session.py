@@ -179,6 +179,7 @@ class Session:
             constants=self.constants or Constants(),
             cohort=cohort if cohort < len(nodes) else None,
             local_iterations=self.terms.local_iterations,
+            samples=None if self.terms.oversample else [node.rows or math.inf for node in nodes],
         )
         check_lags(nodes, max(2, self.terms.min_reports), setting.uniform_deadline)
         options = dict(self.terms.options)
@@ -210,7 +211,8 @@ class Session:
             node = self.nodes[plan.nodes[position]]
             seconds = math.inf if waits else end - begin - node.lag - node.tail
             if batch > 0 and seconds > node.setup:
-                tasks[node.id] = self._task(t + 1, min(int(batch), node.rows or int(batch)), seconds, node)
+                most = int(batch) if self.terms.oversample else node.rows or int(batch)
+                tasks[node.id] = self._task(t + 1, min(int(batch), most), seconds, node)
             else:
                 node.rest()
         ids = [plan.nodes[i] for i in devices]
@@ -256,9 +258,8 @@ class Session:
 
     def _task(self, number: int, batch: int, seconds: float, node: Node | None) -> Task:
         pace = node.expected if node is not None and node.measured else ()
-        return Task(
-            number, batch, self.terms.local_iterations, self.terms.rate_in(number), seconds, self.shape.layers, pace
-        )
+        E, rate = self.terms.local_iterations, self.terms.rate_in(number)
+        return Task(number, batch, E, rate, seconds, self.shape.layers, pace, self.terms.oversample)
 
     def collect(self, current: Round) -> None:
         """Take replies in until the round closes: at its end, or when nobody is left to wait for."""

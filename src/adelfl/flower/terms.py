@@ -43,6 +43,7 @@ class Terms:
     weighted_by_key: str
     arrayrecord_key: str
     seed: int
+    oversample: bool = False
 
     def __post_init__(self) -> None:
         if self.method not in METHODS and ":" not in self.method:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.latency import Exponential, LatencyModel
+from adelfl.planner.grouping import slowest_front
 from adelfl.planner.problem import Problem
 from adelfl.theory.spread import Spread
 from adelfl.theory.tight import memory, precision, round_noise
@@ -35,6 +36,8 @@ class Crew:
     latency : LatencyModel
     weighting : {"precision", "equal"}
         How those who deliver are averaged.
+    samples : ndarray, shape (groups,), or None
+        How many samples a device holds, which its batches do not exceed; None for no bound.
     """
 
     P: Floats
@@ -46,6 +49,7 @@ class Crew:
     memory: float = 1.0
     latency: LatencyModel = field(default_factory=Exponential)
     weighting: Weighting = "precision"
+    samples: Floats | None = None
 
     @classmethod
     def of(cls, problem: Problem, weighting: Weighting = "precision") -> Crew:
@@ -61,14 +65,30 @@ class Crew:
             memory=memory(problem.eta, problem.constants.rho_c),
             latency=problem.latency,
             weighting=weighting,
+            samples=problem.fleet.samples,
         )
+
+    def exceeds(self, T: Floats, m: float | Floats) -> bool:
+        """Whether rule B3 with these deadlines and scales asks some device for more samples than it holds."""
+        if self.samples is None:
+            return False
+        m = np.broadcast_to(m, T.shape)
+        if float(m.max()) * float(np.max(self.P / self.samples)) < 1.0:
+            return False
+        # Batches grow with T and m: only rounds that no other one matches in both need to be looked at.
+        for t in slowest_front(-m, T):
+            if np.any(np.floor(m[t] * self.P * np.maximum(T[t] - self.B, 0.0) / T[t]) > self.samples):
+                return True
+        return False
 
     def sending_within(self, seconds: float) -> Crew:
         """Those whose uploads fit; the others are in nobody's way."""
         fits = self.B < seconds
         if fits.all():
             return self
-        return replace(self, P=self.P[fits], B=self.B[fits], count=self.count[fits], chance=self.chance[fits])
+        samples = None if self.samples is None else self.samples[fits]
+        P, B, count, chance = (v[fits] for v in (self.P, self.B, self.count, self.chance))
+        return replace(self, P=P, B=B, count=count, chance=chance, samples=samples)
 
     def condensed(self, groups: int) -> Crew:
         """Nearly the same crew in fewer groups: near in speed, then in upload; with the mean of 1/P and of B."""
@@ -92,7 +112,9 @@ class Crew:
             found: Floats = np.bincount(label, self.count * values)[some] / n[some]
             return found
 
-        return replace(self, P=1.0 / mean(1.0 / self.P), B=mean(self.B), count=n[some], chance=mean(self.chance))
+        samples = None if self.samples is None else mean(self.samples)
+        P, B, chance = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance)
+        return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples)
 
     def noise(self, T: Floats, m: Floats, nodes: int) -> Floats:
         """N(T, m), broadcast over both; infinite where nobody's upload fits."""
@@ -101,6 +123,8 @@ class Crew:
         fits = self.B < T_
         # Half a sample less, on average, than what rule B3 rounds down.
         S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5)
+        if self.samples is not None:
+            S = np.minimum(S, self.samples)
         pi = self.latency.delivery(S / self.P, self.B, T_, self.layers) * (self.chance * fits)[..., None]
         v = precision(S, self.spread, self.memory) if self.weighting == "precision" else 1.0
         found = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)

@@ -19,7 +19,7 @@ from adelfl.theory.spread import Spread
 Floats = NDArray[np.float64]
 
 MAX_ROUNDS, MAX_LAYERS = 1_000_000, 1000
-MIN_BUDGET, MAX_BUDGET = 1e-9, 1e15
+MIN_BUDGET, MIN_RUN_BUDGET, MAX_BUDGET = 1e-30, 1e-9, 1e15
 MAX_BATCH, MAX_LOCAL_ITERATIONS = 1_000_000_000, 100_000
 """Limits of problems, settings and files: what exceeds them is taken for a mistake."""
 
@@ -107,7 +107,7 @@ def _require_count(key: str, value: object, lowest: int, highest: int) -> None:
         raise ConfigError(f"{key} must be a whole number from {lowest:,} to {highest:,}, not {value!r}")
 
 
-def check_quantities(given: Any, batch: str) -> None:  # noqa: ANN401 - Problem and Setting, which share these fields
+def check_quantities(given: Any, batch: str, shortest: float) -> None:  # noqa: ANN401 - Problem or Setting
     """Refuse sizes, times and learning rates out of range, as the files do; a plain number becomes a constant rate.
 
     Parameters
@@ -116,6 +116,8 @@ def check_quantities(given: Any, batch: str) -> None:  # noqa: ANN401 - Problem 
         What was just made.
     batch : str
         The name of its field for the fixed batch size.
+    shortest : float
+        The smallest budget.
     """
     if not isinstance(given.fleet, Fleet):
         raise ConfigError(f"fleet must be a Fleet, such as Fleet.of([30, 12], count=[20, 50]), not {given.fleet!r}")
@@ -127,8 +129,8 @@ def check_quantities(given: Any, batch: str) -> None:  # noqa: ANN401 - Problem 
     ):
         _require_count(key, getattr(given, key), 1, highest)
     budget = given.budget
-    if isinstance(budget, bool) or not isinstance(budget, Real) or not MIN_BUDGET <= float(budget) <= MAX_BUDGET:
-        raise ConfigError(f"budget must be a number of seconds from {MIN_BUDGET:g} to {MAX_BUDGET:g}, not {budget!r}")
+    if isinstance(budget, bool) or not isinstance(budget, Real) or not shortest <= float(budget) <= MAX_BUDGET:
+        raise ConfigError(f"budget must be a number of seconds from {shortest:g} to {MAX_BUDGET:g}, not {budget!r}")
     if given.cohort is not None:
         _require_count("cohort", given.cohort, 2, MAX_DEVICES)
         if given.cohort > given.fleet.size:
@@ -179,7 +181,7 @@ class Problem:
     latency: LatencyModel = field(default_factory=Exponential)
 
     def __post_init__(self) -> None:
-        check_quantities(self, "baseline_batch")
+        check_quantities(self, "baseline_batch", MIN_BUDGET)
         if self.fleet.size < 2:
             raise ConfigError("the fleet has one device; the bound needs at least two (its factor U/(U−1))")
         given = np.size(self.constants.sigma2)

@@ -57,7 +57,8 @@ class Solution:
     binding : tuple of str
         "budget": all time is used. "order": rounds would take longer deadlines than those before them if they
         might. "coverage": the first layer stays empty in more than 10 % of some round, half the bound's limit.
-        "one sample: …": that device trains with batches of one in some round.
+        "one sample: …": that device trains with batches of one in some round. "data: …": that device holds fewer
+        samples than the plan has time for, in some round.
     sitting_out : tuple of SittingOut
         Devices that no plan can serve within the budget.
     warnings : tuple of str
@@ -208,6 +209,7 @@ def plan(
             best = trust_region.minimise(cost, a, problem.budget, start=uniform)
     else:
         best = trust_region.minimise(cost, a, problem.budget)
+    extra, extra_uniform = (_cost_of_little_data(problem, every, keep, a, at) for at in (best, uniform))
     schedule = Schedule(
         problem.fleet,
         problem.layers,
@@ -223,15 +225,15 @@ def plan(
         problem=problem,
         schedule=schedule,
         m=best.m,
-        bound=_J(problem, cost, best),
-        excess=bound.excess(cost, a, best.T, best.m),
+        bound=_J(problem, cost, best) + extra,
+        excess=bound.excess(cost, a, best.T, best.m) + extra,
         uniform=Alternative(
             problem.mean_deadline,
             uniform.m,
-            _J(problem, cost, uniform),
-            bound.excess(cost, a, uniform.T, uniform.m),
+            _J(problem, cost, uniform) + extra_uniform,
+            bound.excess(cost, a, uniform.T, uniform.m) + extra_uniform,
         ),
-        binding=_binding(problem, every, np.flatnonzero(keep), best),
+        binding=_binding(problem, every, np.flatnonzero(keep), best) + _short_of_data(schedule),
         sitting_out=sitting_out,
         warnings=warnings,
         grouping_error=grouping_error(distinct, cost, best.T, best.m),
@@ -273,7 +275,7 @@ def _plan_tight(problem: Problem, *, strict: bool) -> Solution:
     )
     smallest = schedule.batch_sizes(int(np.argmin(best.T)))
     alone = np.flatnonzero((smallest == 1) & ~out)
-    binding = ("budget", *(f"one sample: {problem.fleet.name(int(i))}" for i in alone[:1]))
+    binding = ("budget", *(f"one sample: {problem.fleet.name(int(i))}" for i in alone[:1]), *_short_of_data(schedule))
     return Solution(
         problem=problem,
         schedule=schedule,
@@ -291,6 +293,40 @@ def _plan_tight(problem: Problem, *, strict: bool) -> Solution:
         seconds=monotonic() - start,
         objective="tight",
     )
+
+
+def _short_of_data(schedule: Schedule) -> tuple[str, ...]:
+    """Name the group whose data cut its batches most, in the round of the largest batches; empty if none is cut."""
+    fleet = schedule.fleet
+    if fleet.samples is None or schedule.m is None:
+        return ()
+    m = np.broadcast_to(schedule.m, schedule.deadlines.shape)
+    t = int(np.argmax(m * schedule.deadlines))
+    T, P = schedule.deadlines[t], fleet.compute / schedule.local_iterations
+    wanted = np.floor(m[t] * P * np.maximum(T - fleet.upload, 0.0) / T)
+    over = np.where(schedule.sits_out, 0.0, wanted / fleet.samples)
+    worst = int(np.argmax(over))
+    return (f"data: {fleet.name(worst)}",) if over[worst] > 1.0 else ()
+
+
+def _cost_of_little_data(
+    problem: Problem, cost: RoundCost, keep: NDArray[np.bool_], a: NDArray[np.float64], at: Optimum
+) -> float:
+    """Σ_t a_t times what B_t is larger by because batches are cut to the devices' data; 0 where none is cut.
+
+    Of more than 64 rounds, rounds of near deadlines are put together.
+    """
+    if problem.fleet.samples is None:
+        return 0.0
+    held = problem.fleet.samples[keep]
+    by_length = np.argsort(at.T, kind="stable")
+    total = 0.0
+    for part in np.array_split(by_length, min(64, at.T.size)):
+        T = float(at.T[part].mean())
+        spare = at.m * cost.P * (1.0 - cost.B / T) - 1.0
+        cut = spare > held
+        total += float(a[part].sum() * (cost.share[cut] @ (1.0 / held[cut] - 1.0 / spare[cut]))) / cost.U
+    return total
 
 
 def _J(problem: Problem, cost: RoundCost, at: Optimum) -> float:

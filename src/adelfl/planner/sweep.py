@@ -235,8 +235,8 @@ def values_between(key: Key, low: float, high: float, points: int = 25) -> list[
     least, most = {"budget": (MIN_BUDGET, MAX_BUDGET), "rounds": (1, MAX_ROUNDS), "without": (0, MAX_DEVICES)}[key]
     if not (math.isfinite(low) and math.isfinite(high) and least <= low < high <= most):
         allowed = {
-            "budget": f"seconds from {least:g} to {most:g}",
-            "rounds": f"from {least} to {most:,}",
+            "budget": f"positive numbers of seconds, at most {most:g}",
+            "rounds": f"at least 1 and at most {most:,}",
             "without": "0 or more",
         }[key]
         raise ConfigError(f"{key}={low:g}:{high:g}: the ends must be {allowed}, the lower one first")

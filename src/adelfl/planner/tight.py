@@ -209,6 +209,9 @@ def solve(
 ) -> TightPlan:
     """Share a budget out over the rounds of a learning rate.
 
+    Where the best plan without regard to the devices' data asks no device for more samples than it holds, that is the
+    plan; otherwise batches are cut to the data in everything that is compared.
+
     Parameters
     ----------
     crew : Crew
@@ -227,6 +230,19 @@ def solve(
     InfeasibleBudgetError
         If nobody's upload fits into the mean deadline.
     """
+    if crew.samples is not None:
+        free = solve(
+            replace(crew, samples=None),
+            eta,
+            budget,
+            rho_c=rho_c,
+            Delta1=Delta1,
+            batch_scale=batch_scale,
+            uniform=uniform,
+            effort=effort,
+        )
+        if not crew.exceeds(free.T, free.m):
+            return free
     a = np.maximum(bound.weights(eta, rho_c), _LEAST_WEIGHT)
     mean = budget / a.size
     check_uploads(crew, a.size, budget)
@@ -299,7 +315,14 @@ def grouping_error(crew: Crew, found: TightPlan) -> float:
 
 def best_rounds(problem: Problem, most: int, weighting: Weighting = "precision") -> int:
     """R ≤ most with the least bound: more rounds bring the first error down further, with less time for each."""
-    c = problem.constants
+    c, fleet = problem.constants, problem.fleet
+    if fleet.samples is not None:
+        rounds = best_rounds(replace(problem, fleet=replace(fleet, samples=None)), most, weighting)
+        crew = Crew.of(replace(problem, rounds=rounds), weighting)
+        whole = replace(crew, samples=None)
+        free = solve(whole, problem.eta_of(rounds), problem.budget, rho_c=c.rho_c, Delta1=c.Delta1)
+        if not crew.exceeds(free.T, free.m):
+            return rounds
     candidates = np.unique(np.round(np.geomspace(1, most, 40)).astype(np.int64))
     crew = Crew.of(problem, weighting)
     candidates = candidates[problem.budget / candidates > np.min(crew.B)]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ from adelfl.theory.spread import Spread
 
 _CHECKPOINT_SECONDS = 2.0
 _AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # rounds, and their samples, that are drawn before they are trained
+
+_MOST_DRAWN = 1 << 29  # samples of a round, over all devices and local iterations: 4 GiB of random numbers
 
 
 class TrainingError(AdelError):
@@ -147,6 +149,7 @@ class _Run:
         widths = first.width is not None
         e, samples = experiment, Samples.of(data.x_train, data.y_train, device)
         self.samples = samples
+        self.held = e.partition.sizes
         if e.make_engine is not None:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
         else:
@@ -226,6 +229,7 @@ class _Run:
         devices = draw_cohort(s, e.seed, t)
         orders = strategy.orders(t, devices)
         _check_orders(strategy, orders, devices)
+        orders = self._within_data(orders, devices, t)
         drawn = draw_round(strategy, self.world, t, now, devices, orders)
         progress, length = drawn.progress, drawn.length
         if now + length > s.budget * (1 + 1e-9):
@@ -254,6 +258,21 @@ class _Run:
         if devices.size < s.devices:
             row["devices"] = devices.tolist()
         return _Round(t, end, devices, orders, progress, A, row, strategy.looks_at(t))
+
+    def _within_data(self, orders: Orders, devices: Ints, t: int) -> Orders:
+        """Cut batches to what each device holds, unless they may repeat samples; refuse what cannot be drawn."""
+        batch = orders.batch
+        if not self.experiment.oversample:
+            batch = np.minimum(batch, self.held[devices]).astype(np.int64)
+            if not np.array_equal(batch, orders.batch):
+                orders = replace(orders, batch=batch)
+        most = int(batch.max(initial=0))
+        if most * devices.size * self.setting.local_iterations > _MOST_DRAWN:
+            raise ConfigError(
+                f"round {t + 1} asks {devices.size:,} devices for batches of up to {most:,} samples, too many to draw; "
+                "lower the budget or the batch size, or leave oversample off"
+            )
+        return orders
 
     def _learn_again(self, rounds: int) -> None:
         """Let the strategy see what an interrupted run had seen: the rounds over again, with nothing trained.

@@ -47,6 +47,9 @@ class Experiment:
         What really happens to the devices; by default what the strategy's setting says.
     make_engine : callable, optional
         Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
+    oversample : bool
+        Whether a batch may be larger than the data of its device, whose samples then repeat. By default a larger batch
+        is cut to the device's data, and its time is that of the smaller batch.
     """
 
     dataset: Dataset
@@ -61,6 +64,7 @@ class Experiment:
     evaluations: int = 50
     world: World | None = None
     make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
+    oversample: bool = False
 
     def __post_init__(self) -> None:
         whole = isinstance(self.evaluations, int) and not isinstance(self.evaluations, bool)

@@ -168,13 +168,14 @@ class Adel(Strategy):
         """Planned T_t, and rule B3's batch sizes for the speeds that are believed."""
         T = float(self._T[t])
         if self._m is None:
-            return Orders(T, self._schedule.batch_sizes(t, self.setting.group[devices]), early=True)
+            sizes = self._schedule.batch_sizes(t, self.setting.group[devices])
+            return Orders(T, self.setting.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
         sizes = np.maximum(1.0, np.floor(self._m[t] * P / self.setting.local_iterations * (T - B) / T))
         takes_part = B < T
         if self._given:
             takes_part &= ~self._schedule.sits_out[self.setting.group[devices]]
-        return Orders(T, np.where(takes_part, sizes, 0.0).astype(np.int64), early=True)
+        return Orders(T, self.setting.within_data(np.where(takes_part, sizes, 0.0), devices), early=True)
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """The merge, with what is known of the gradients."""
@@ -246,8 +247,11 @@ class Adel(Strategy):
         fleet = s.fleet
         crew = self._crew(0, fleet.compute, fleet.upload, fleet.count.astype(np.float64), np.ones(fleet.groups))
         found = self._solve(crew, 0, s.budget, THOROUGH)
+        holding = self._first_crew_by_data()
+        if holding is not None and holding.exceeds(found.T, found.m):
+            found = self._solve(holding, 0, s.budget, THOROUGH)
         schedule = Schedule(
-            fleet,
+            s.bounded_fleet,
             s.layers,
             found.T,
             m=found.m,
@@ -268,15 +272,28 @@ class Adel(Strategy):
                 )
         return schedule
 
+    def _first_crew_by_data(self) -> Crew | None:
+        """The fleet with its groups divided by how many samples devices hold; None if that bounds nothing."""
+        s = self.setting
+        if s.held is None:
+            return None
+        alike, count = np.unique(np.stack([s.group, s.held]), axis=1, return_counts=True)
+        group, held = alike[0].astype(np.int64), alike[1]
+        P, B = s.fleet.compute[group], s.fleet.upload[group]
+        return self._crew(0, P, B, count.astype(np.float64), np.ones(group.size), held)
+
     def _plan(self, t: int, left: float) -> TightPlan:
         """The rounds from t on, with what is believed by now."""
         b, some = self.beliefs, self._sample
         count = np.full(some.size, self.setting.devices / some.size)
-        crew = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some))
+        held = None if self.setting.held is None else self.setting.held[some]
+        crew = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some), held)
         return self._solve(crew, t, left, QUICK)
 
-    def _crew(self, t: int, compute: Floats, upload: Floats, count: Floats, there: Floats) -> Crew:
-        """Devices of such speeds and uploads, so many of each, who take part so often if they are asked."""
+    def _crew(
+        self, t: int, compute: Floats, upload: Floats, count: Floats, there: Floats, held: Floats | None = None
+    ) -> Crew:
+        """Devices of such speeds, uploads and data, so many of each, who take part so often if they are asked."""
         s = self.setting
         share = 1.0 if s.cohort is None else s.cohort / s.devices
         return Crew(
@@ -289,6 +306,7 @@ class Adel(Strategy):
             memory=self._memory(t),
             latency=s.latency,
             weighting=self._weighting,
+            samples=held,
         )
 
     def _solve(self, crew: Crew, t: int, budget: float, effort: Effort) -> TightPlan:

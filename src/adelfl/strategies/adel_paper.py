@@ -98,7 +98,8 @@ class AdelPaper(Salf):
     def orders(self, t: int, devices: Ints) -> Orders:
         """Planned T_t, and B3's batch sizes."""
         groups = self.setting.group[devices]
-        return Orders(float(self._schedule.deadlines[t]), self._schedule.batch_sizes(t, groups))
+        sizes = self.setting.within_data(self._schedule.batch_sizes(t, groups), devices)
+        return Orders(float(self._schedule.deadlines[t]), sizes)
 
 
 def _part_of(solution: Solution, deadlines: Deadlines, batches: Batches) -> Schedule:

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning_rate import LearningRate, as_learning_rate
 from adelfl.planner import Constants, Problem
-from adelfl.planner.problem import check_quantities
-from adelfl.schedule import Schedule
+from adelfl.planner.problem import MIN_RUN_BUDGET, check_quantities
+from adelfl.schedule import MAX_COUNT, Schedule
 from adelfl.theory import tight
 from adelfl.theory.participation import delivery, log_p_empty
 from adelfl.theory.spread import Spread
@@ -55,6 +55,9 @@ class Setting:
         E.
     latency : LatencyModel
         How long layers and uploads are thought to take.
+    samples : array_like or None, shape (N,)
+        How many training samples each device holds, infinite where that is not known: batches are no larger. By
+        default what the fleet says; if that says nothing, there is no bound.
     """
 
     fleet: Fleet
@@ -67,9 +70,16 @@ class Setting:
     cohort: int | None = None
     local_iterations: int = 1
     latency: LatencyModel = field(default_factory=Exponential)
+    samples: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        check_quantities(self, "batch")
+        check_quantities(self, "batch", MIN_RUN_BUDGET)
+        if self.samples is not None:
+            held = np.asarray(self.samples, dtype=np.float64)
+            if held.shape not in ((), (self.devices,)) or not np.all(held >= 1):
+                raise ConfigError(
+                    f"samples must be one number of at least 1, or {self.devices} of them, one per device"
+                )
 
     @cached_property
     def eta(self) -> Floats:
@@ -112,10 +122,32 @@ class Setting:
         """B_u of each device, shape (N,)."""
         return self.fleet.upload[self.group]
 
+    @cached_property
+    def held(self) -> Floats | None:
+        """Samples that each device holds, shape (N,); None if that bounds nothing."""
+        if self.samples is not None:
+            return np.floor(np.broadcast_to(np.asarray(self.samples, dtype=np.float64), (self.devices,)))
+        return None if self.fleet.samples is None else self.fleet.samples[self.group]
+
+    def within_data(self, batch: Floats | Ints, devices: Ints) -> Ints:
+        """Cut batch sizes of some devices to the samples that each holds."""
+        held = self.held
+        if held is None:
+            return np.minimum(batch, MAX_COUNT).astype(np.int64)
+        return np.minimum(batch, np.minimum(held[devices], MAX_COUNT)).astype(np.int64)
+
+    @cached_property
+    def bounded_fleet(self) -> Fleet:
+        """The fleet with the most samples that a device of each group holds."""
+        if self.held is None:
+            return self.fleet
+        first = np.cumsum(self.fleet.count) - self.fleet.count
+        return replace(self.fleet, samples=np.maximum.reduceat(self.held, first))
+
     def problem(self) -> Problem:
         """What the planner is asked."""
         return Problem(
-            fleet=self.fleet,
+            fleet=self.bounded_fleet,
             layers=self.layers,
             rounds=self.rounds,
             budget=self.budget,
@@ -312,8 +344,12 @@ class Strategy(ABC):
 
 
 def fixed_batch(setting: Setting, devices: Ints, deadline: float, width: Floats | float = 1.0) -> Ints:
-    """The baselines' batch rule: S for everybody whose upload, of a submodel of that width, fits into the deadline."""
-    return np.where(setting.upload[devices] * np.square(width) < deadline, setting.batch, 0)
+    """The baselines' batch rule: S, or all samples of a device that holds fewer; 0 if its upload does not fit.
+
+    The upload is that of a submodel of the given width.
+    """
+    sizes = np.where(setting.upload[devices] * np.square(width) < deadline, setting.batch, 0)
+    return setting.within_data(sizes, devices)
 
 
 def check_schedule(setting: Setting, schedule: Schedule | None) -> None:

@@ -26,7 +26,8 @@ class HeteroFL(Strategy):
         """The widest submodel whose E·L layers and upload are expected to take no longer than T."""
         s = self.setting
         T = s.uniform_deadline
-        full = s.local_iterations * s.layers * s.batch / s.compute[devices] + s.upload[devices]
+        S = s.within_data(np.full(devices.size, s.batch), devices)
+        full = s.local_iterations * s.layers * S / s.compute[devices] + s.upload[devices]
         fits = full[:, None] * WIDTHS**2 <= T
         # Where even the narrowest is expected to be late, it is what the device tries.
         width = WIDTHS[np.where(fits.any(axis=1), fits.argmax(axis=1), WIDTHS.size - 1)]

@@ -17,7 +17,7 @@ class Oracle(Strategy):
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, done by T_max / R whatever it takes."""
-        batch = np.full(devices.size, self.setting.batch)
+        batch = self.setting.within_data(np.full(devices.size, self.setting.batch), devices)
         return Orders(self.setting.uniform_deadline, batch, guaranteed=True)
 
     def weights(self, t: int, progress: Progress) -> Floats:

@@ -22,7 +22,7 @@ class Wait(Strategy):
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, no deadline."""
-        return Orders(math.inf, np.full(devices.size, self.setting.batch))
+        return Orders(math.inf, self.setting.within_data(np.full(devices.size, self.setting.batch), devices))
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A = 1/K for those who finished, which is everybody unless some dropped out."""
