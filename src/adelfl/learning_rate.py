@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -33,7 +32,7 @@ def as_learning_rate(value: LearningRate | float) -> LearningRate:
     """Return a learning rate as it is, and a plain number as a constant one."""
     if isinstance(value, LearningRate):
         return value
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         return ConstantRate(float(value))
     raise ConfigError(f"learning_rate must be a number or a schedule such as ConstantRate(0.1), not {value!r}")
 

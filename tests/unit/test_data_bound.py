@@ -90,7 +90,9 @@ def test_runs_within_the_data_are_unchanged_to_the_bit(words):
 def test_a_plan_asks_for_no_more_than_devices_hold(objective):
     fleet = Fleet.of([30.0, 12.0, 5.0], 0.1, [4, 5, 6], ["fast", "middle", "slow"], samples=[20, 47, np.inf])
     problem = Problem(fleet, layers=3, rounds=10, budget=3000.0, learning_rate=0.1)
-    bound, free = (plan(p, objective=objective) for p in (problem, replace(problem, fleet=replace(fleet, samples=None))))
+    bound, free = (
+        plan(p, objective=objective) for p in (problem, replace(problem, fleet=replace(fleet, samples=None)))
+    )
     assert np.all(free.schedule.batch_sizes()[:, :2] > [20, 47])
     assert np.all(bound.schedule.batch_sizes()[:, :2] == [20, 47])
     assert "data: fast" in bound.binding

@@ -85,7 +85,9 @@ def test_a_learning_rate_of_ones_own_must_give_a_number_for_every_round():
 
 @pytest.mark.parametrize("upload", [1e308, math.inf, math.nan, -1.0])
 def test_an_upload_that_no_arithmetic_survives_is_refused_with_its_device(upload):
-    with pytest.raises(ConfigError, match=r"upload of slow must be zero or a positive number of seconds, at most 1e\+30"):
+    with pytest.raises(
+        ConfigError, match=r"upload of slow must be zero or a positive number of seconds, at most 1e\+30"
+    ):
         Fleet.of([1.0, 2.0], [0.0, upload], names=["quick", "slow"])
 
 
@@ -104,7 +106,7 @@ def test_the_longest_upload_that_is_allowed_can_be_planned():
 
 def test_batches_too_large_to_count_are_an_error_and_not_negative():
     fleet = Fleet.of([1e20, 1e20], names=["fast", "faster"])
-    with pytest.raises(ConfigError, match="fast would get batches of up to .* too many to count") as found:
+    with pytest.raises(ConfigError, match=r"fast would get batches of up to .* too many to count") as found:
         plan(Problem(fleet, layers=3, rounds=2, budget=1e15))
     assert one_sentence(found.value)
     held = plan(Problem(Fleet.of([1e20, 1e20], samples=50), layers=3, rounds=2, budget=1e15))

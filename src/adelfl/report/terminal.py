@@ -70,8 +70,8 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
         sizes = schedule.batch_sizes(int(t))[~schedule.sits_out]
         span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
         empty = schedule.p_empty(int(t))[0]
-        shown = f"{empty:.2%}" if empty >= 5e-5 else "< 0.01%"
-        table.add_row(f"{t + 1}", f"{T[t]:.3f} s", span, f"{share:.0%}", shown)
+        often = f"{empty:.2%}" if empty >= 5e-5 else "< 0.01%"
+        table.add_row(f"{t + 1}", f"{T[t]:.3f} s", span, f"{share:.0%}", often)
     _print_whole(table, console)
     _print_groups(solution, console)
     console.print(escape(solution.outcome), soft_wrap=True)

@@ -20,7 +20,17 @@ from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.crew import Crew
 from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
 from adelfl.schedule import Schedule
-from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Setting, Strategy, check_choice, check_schedule
+from adelfl.strategies.base import (
+    Floats,
+    Ints,
+    Orders,
+    Outcome,
+    Progress,
+    Setting,
+    Strategy,
+    check_choice,
+    check_schedule,
+)
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
 from adelfl.theory.spread import Spread
 from adelfl.theory.tight import memory
