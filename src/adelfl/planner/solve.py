@@ -99,9 +99,10 @@ class Solution:
         """How often the first layer gets no update: without a plan, and with it, on average over the rounds.
 
         Both are computed from the batch sizes in force and the problem's latency; with a plan from at most 16 rounds
-        that are evenly spaced among those sorted by deadline.
+        (fewer for fleets of more than 60,000 groups) that are evenly spaced among those sorted by deadline.
         """
-        by_length, some = np.argsort(self.schedule.deadlines, kind="stable"), min(_LOOKED_AT, self.schedule.rounds)
+        by_length = np.argsort(self.schedule.deadlines, kind="stable")
+        some = min(_LOOKED_AT, self.schedule.rounds, max(2, 1_000_000 // self.schedule.fleet.groups))
         rounds = by_length[((np.arange(some) + 0.5) / some * self.schedule.rounds).astype(np.int64)]
         with_plan = np.mean([self.schedule.p_empty(int(t))[0] for t in rounds])
         return float(self.baseline.p_empty(0)[0]), float(with_plan)

@@ -64,12 +64,13 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("round", "deadline", "batch sizes", "mean depth", "first layer empty"):
         table.add_column(title, justify="right")
-    rounds = np.unique(np.linspace(0, problem.rounds - 1, min(8, problem.rounds)).round().astype(int))
+    shown_rounds = 8 if problem.fleet.groups <= 100_000 else 3  # each takes a pass over the whole fleet
+    rounds = np.unique(np.linspace(0, problem.rounds - 1, min(shown_rounds, problem.rounds)).round().astype(int))
     depth = sample.expected_depth(rounds) / problem.layers
     for t, share in zip(rounds, depth, strict=True):
         sizes = schedule.batch_sizes(int(t))[~schedule.sits_out]
         span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
-        empty = schedule.p_empty(int(t))[0]
+        empty = float(schedule.p_empty(int(t))[0])
         often = f"{empty:.2%}" if empty >= 5e-5 else "< 0.01%"
         table.add_row(f"{t + 1}", f"{T[t]:.3f} s", span, f"{share:.0%}", often)
     _print_whole(table, console)
