@@ -252,6 +252,22 @@ def test_large_fleets_are_thinned_and_long_runs_averaged_and_it_is_said(tmp_path
     assert "a column is the mean of up to 2." in text
 
 
+@pytest.mark.parametrize(
+    ("strategy", "batch", "sentence"),
+    [
+        ("salf", [4, 4, 0, 0], "Always 4 for every device that trains, none for the other 50% of devices: salf."),
+        ("salf", [4, 4, 4, 4], "Always 4 for every device: salf."),
+        ("adel", [4, 2, 1, 0], "Left out: the 25% of devices that have no samples (adel)."),
+    ],
+)
+def test_devices_without_samples_are_not_said_to_have_the_batch_of_the_others(tmp_path, strategy, batch, sentence):
+    def some_idle(rows):
+        rows[1:] = [row | {"batch": batch} for row in rows[1:]]
+
+    run_at(tmp_path / "runs" / "a", strategy, devices=4, change=some_idle)
+    assert sentence in unescape(written(tmp_path / "runs", tmp_path / "r.html"))
+
+
 # -- which runs
 
 
