@@ -161,7 +161,7 @@ class Fleet:
 
     @classmethod
     def from_csv(cls, path: str | Path) -> Fleet:
-        """Read a fleet from a CSV file with the columns compute, upload, and optionally count and name."""
+        """Read a fleet from a CSV file with the column compute, and optionally upload, count and name."""
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
                 header, *rows = [row for row in csv.reader(file) if row] or [[]]
@@ -170,8 +170,10 @@ class Fleet:
         header = [word.strip() for word in header]
         if unknown := [word for word in header if word not in ("compute", "upload", "count", "name")]:
             raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are compute, upload, count and name")
-        if missing := [word for word in ("compute", "upload") if word not in header]:
-            raise ConfigError(f"{path}: column {missing[0]!r} is missing; the first line must name the columns")
+        if "compute" not in header:
+            raise ConfigError(f"{path}: column 'compute' is missing; the first line must name the columns")
+        if twice := [word for word in header if header.count(word) > 1]:
+            raise ConfigError(f"{path}: column {twice[0]!r} is there twice; name each column once")
         for line, row in enumerate(rows, start=2):
             if len(row) != len(header):
                 raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
@@ -180,7 +182,7 @@ class Fleet:
         try:
             return cls.of(
                 numbers.get("compute", ()),
-                numbers.get("upload", ()),
+                numbers.get("upload", 0.0),
                 numbers.get("count", 1),
                 columns.get("name", tuple(f"row {i + 2}" for i in range(len(rows)))),
             )

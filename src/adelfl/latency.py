@@ -171,7 +171,11 @@ class Trace:
         """Read the columns seconds and rate."""
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
-                rows = list(csv.DictReader(file))
+                reader = csv.DictReader(file)
+                names = list(reader.fieldnames or ())
+                if twice := [name for name in names if names.count(name) > 1]:
+                    raise ConfigError(f"column {twice[0]!r} is there twice; name each column once")
+                rows = list(reader)
             return cls(*(np.array([float(row[key]) for row in rows]) for key in ("seconds", "rate")))
         except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as trouble:
             raise ConfigError(f"{path}: must be a CSV file with the columns seconds and rate ({trouble})") from None

@@ -10,6 +10,7 @@ import pytest
 from scipy.special import gammaincc
 
 from adelfl.cli import main
+from adelfl.config.plan import load_problem
 
 REPO = Path(__file__).parents[2]
 GOOD = """
@@ -150,6 +151,11 @@ BAD = {
     "learning rate too large": (("initial = 0.1", "initial = 100"), "rho_c"),
     "device is a table": (("[[device]]", "[device]"), "device: must be a list"),
     "broken toml": (("rounds = 100", "rounds = "), "not valid TOML"),
+    "nested arrays": (("rounds = 100", f"rounds = {'[' * 5000}1{']' * 5000}"), "nested too deeply"),
+    "nested tables": (("[[device]]", f"[{'.'.join('a' * 5000)}]\nb = 1\n[[device]]"), "a: unknown key"),
+    "a number of 5,000 digits": (("rounds = 100", f"rounds = {'1' * 5000}"), "not valid TOML"),
+    "a hexadecimal number of 5,000 digits": (("rounds = 100", f"rounds = 0x{'f' * 5000}"), "problem.rounds: must be"),
+    "a budget of 4,000 digits": (("budget = 300.0", f"budget = {'1' * 4000}"), "problem.budget: must be"),
     "budget too small": (("budget = 300.0", "budget = 0.001"), "the smallest budget that would do is"),
 }
 
@@ -176,6 +182,12 @@ def test_bad_input_ends_the_process_with_2_and_no_traceback(tmp_path):
     done = adelfl("plan", path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_byte_order_mark_is_passed_over(good):
+    marked = good.with_name("marked.toml")
+    marked.write_text(good.read_text(), encoding="utf-8-sig")
+    assert load_problem(marked).fleet.compute.tolist() == load_problem(good).fleet.compute.tolist()
 
 
 def test_empty_fleet_and_missing_files_are_said(tmp_path, good):
