@@ -207,7 +207,7 @@ def test_a_run_that_is_not_finished_is_listed_and_shown_as_such(here):
     for name in ("result.json", "model.safetensors"):
         (here / "r" / name).unlink()
     assert "adelfl resume r" in typed("list", ".").out
-    assert "interrupted" in typed("show", "r").out
+    assert "running, or just stopped" in typed("show", "r").out
     assert typed("resume", "r").code == 0
     assert "finished" in typed("show", "r").out
 

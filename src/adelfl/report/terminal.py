@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from adelfl.activity import Activity, activity, locked_inodes, patience_for
+from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError
 from adelfl.fitting import Law
 from adelfl.planner import Solution, Sweep
@@ -168,19 +170,20 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
     if not records:
         console.print(f"no runs below {escape(str(root))}")
         return
+    locked = locked_inodes()
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("run", "strategy", "seed", "rounds", "accuracy", "state"):
         number = title in ("seed", "rounds", "accuracy")
         table.add_column(title, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for record in records:
         try:
-            table.add_row(escape(str(record.folder)), *_line(record))
-        except (AdelError, KeyError, TypeError, ValueError) as trouble:
+            table.add_row(escape(str(record.folder)), *_line(record, locked))
+        except (AdelError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as trouble:
             table.add_row(escape(str(record.folder)), *4 * ("",), f"[red]unreadable: {escape(str(trouble))}[/red]")
     _print_whole(table, console)
 
 
-def _line(record: RunRecord) -> tuple[str, str, str, str, str]:
+def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]:
     about, result = record.about, record.result
     if result is not None:
         final = result["final_accuracy"]
@@ -192,17 +195,26 @@ def _line(record: RunRecord) -> tuple[str, str, str, str, str]:
         again = f"adelfl resume {escape(shlex.quote(str(record.folder)))}"
         if about.get("clock") == "real":
             again = "its ServerApp, started again, goes on"
-        state = f"[yellow]interrupted or running; {again}[/yellow]"
+        said = {"locked": "running", "recent": f"running, or just stopped; {again}", "stopped": f"stopped; {again}"}
+        state = f"[yellow]{said[_activity(record, locked)]}[/yellow]"
         if record.failure is not None:
             state = f"[red]failed: {escape(record.failure)}[/red]"
     return escape(about["label"]), str(about["seed"]), rounds, accuracy, state
+
+
+def _activity(record: RunRecord, locked: set[int]) -> Activity:
+    files = [record.folder / name for name in ("run.json", "rounds.jsonl")]
+    changed = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+    last = record.rounds[-1].get("deadline") if record.rounds else None
+    patience = patience_for(record.about.get("clock", "virtual"), float(last or 0.0))
+    return activity(record.folder, wall_seconds() - changed, patience, locked)
 
 
 def print_run(record: RunRecord, console: Console | None = None) -> None:
     """Print a run: what it was, how accuracy went, which layers were filled."""
     console = console or Console(highlight=False)
     about = record.about
-    label, seed, rounds, accuracy, state = _line(record)
+    label, seed, rounds, accuracy, state = _line(record, locked_inodes())
     console.print(
         f"[bold]{label}[/bold], seed {seed}, {about['devices']} devices, {len(about['layers'])} layers: {state}"
     )
