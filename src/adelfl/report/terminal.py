@@ -42,7 +42,11 @@ def _print_whole(table: Table, console: Console) -> None:
 
     On a screen columns of words are folded first; elsewhere a line is as long as it has to be.
     """
-    needs = Measurement.get(console, console.options.update(max_width=10_000), table)
+    wide = console.options.update(max_width=10_000)
+    for column in table.columns:
+        if column.no_wrap:  # rich takes the longest word of such a column for its least width
+            column.min_width = max(Measurement.get(console, wide, text).maximum for text in (column.header, *column.cells))
+    needs = Measurement.get(console, wide, table)
     table.width = max(needs.minimum, min(needs.maximum, console.width)) if console.is_terminal else needs.maximum
     console.print(table, crop=False)
 
@@ -90,7 +94,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     console = console or Console(highlight=False)
     ceiling = next((float(c.final.mean()) for c in contenders if c.name == "oracle"), None)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("strategy")
+    table.add_column("strategy", overflow="fold")
     for title in ("final", *(f"at\n{q}" for q in QUARTERS), "of\noracle", "depth", "rounds"):
         table.add_column(title, justify="right", no_wrap=True)
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
@@ -101,12 +105,18 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
         quarters = [f"{c.at(q):.0%}" for q in QUARTERS]
         table.add_row(escape(c.label), final, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}", style=style)
     _print_whole(table, console)
-    seeds = max(c.final.size for c in contenders)
     console.print(
-        f"[dim]mean ± standard error over {seeds} {'seed' if seeds == 1 else 'seeds'}; final: mean over the "
+        f"[dim]mean ± standard error over {escape(_seeds(contenders))}; final: mean over the "
         "last tenth of the budget; depth: mean share of layers that devices finished in time[/dim]",
         soft_wrap=not console.is_terminal,
     )
+
+
+def _seeds(contenders: list[Contender]) -> str:
+    """Return the number of seeds that are averaged over, with the strategies of which fewer runs finished."""
+    most = max(c.final.size for c in contenders)
+    fewer = ", ".join(f"{c.final.size} of {c.label}" for c in contenders if c.final.size < most)
+    return f"{most} {'seed' if most == 1 else 'seeds'}" + (f" ({fewer}: the others failed)" if fewer else "")
 
 
 def print_study(
