@@ -1,6 +1,7 @@
 """adelfl plan, as a user types it: real processes, real files, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from scipy.special import gammaincc
 
 from adelfl.cli import main
 from adelfl.config.plan import load_problem
+from adelfl.planner import plan
+from adelfl.report.plan import draw_plan
 
 REPO = Path(__file__).parents[2]
 GOOD = """
@@ -81,6 +84,13 @@ def test_the_default_is_the_tight_objective_with_a_scale_for_every_round(good):
     assert "the paper's objective" in done.stderr
 
 
+@pytest.mark.parametrize("objective", ["tight", "paper"])
+def test_readme_lists_the_keys_of_the_json(good, objective):
+    text = (REPO / "README.md").read_text(encoding="utf-8")
+    listed = re.search(r"`--json` prints(.*?)\n\n", text, re.DOTALL)[1]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(json.loads(adelfl("plan", good, "--json", "--objective", objective).stdout))
+
+
 def test_the_two_methods_agree(good):
     exact, other = (
         json.loads(adelfl("plan", good, "--json", "--objective", "paper", "--method", k).stdout)
@@ -102,6 +112,18 @@ def test_plot_is_a_picture(good, tmp_path):
     picture = tmp_path / "plan.png"
     assert adelfl("plan", good, "--json", "--plot", picture).returncode == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_legends_of_a_plan_name_what_is_drawn(good):
+    path = good.with_name("two.toml")
+    path.write_text(GOOD.replace("count = 30", 'count = 30\nname = "near"\n[[device]]\ncompute = 4.0\nupload = 1e4'))
+    fig = draw_plan(plan(load_problem(path)))
+    legends = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in fig.axes if ax.get_legend()]
+    assert legends == [
+        ["plan", "uniform deadline, 3 s"],
+        ["plan", "uniform deadline, batch 16"],
+        ["near", "without a plan, 16", "sitting out: 1 of 31"],
+    ]
 
 
 def test_csv_takes_the_place_of_the_devices(good, tmp_path):

@@ -255,7 +255,8 @@ def print_sweep(sweep: Sweep, title: str, console: Console | None = None) -> Non
     console = console or Console(highlight=False)
     console.print(f"[bold]{escape(title)}[/bold]")
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in (sweep.key, "excess", "uniform", "bound", "mean depth", "served"):
+    key = {"without": "devices\nleft out"}.get(sweep.key, f"\n{sweep.key}")
+    for name in (key, "excess,\nplan", "excess,\nuniform", "bound,\nplan", "mean\ndepth", "devices\nserved"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for p in sweep.points:
