@@ -1,4 +1,4 @@
-"""Whether a process writes a run: told from the lock on its folder and the age of its files, without touching either."""
+"""Whether a process writes a run: told by the lock on its folder and the age of its files, touching neither."""
 
 from __future__ import annotations
 

@@ -88,7 +88,9 @@ def test_the_default_is_the_tight_objective_with_a_scale_for_every_round(good):
 def test_readme_lists_the_keys_of_the_json(good, objective):
     text = (REPO / "README.md").read_text(encoding="utf-8")
     listed = re.search(r"`--json` prints(.*?)\n\n", text, re.DOTALL)[1]
-    assert set(re.findall(r"`(\w+)`", listed)) == set(json.loads(adelfl("plan", good, "--json", "--objective", objective).stdout))
+    assert set(re.findall(r"`(\w+)`", listed)) == set(
+        json.loads(adelfl("plan", good, "--json", "--objective", objective).stdout)
+    )
 
 
 def test_the_two_methods_agree(good):

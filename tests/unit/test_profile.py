@@ -194,7 +194,9 @@ def test_a_run_reads_what_profile_writes(tmp_path):
         ("[[device\n", (), "not valid TOML"),
     ],
 )
-def test_what_cannot_be_added_is_said_before_measuring_and_the_file_stays(tmp_path, monkeypatch, before, options, sentence):
+def test_what_cannot_be_added_is_said_before_measuring_and_the_file_stays(
+    tmp_path, monkeypatch, before, options, sentence
+):
     monkeypatch.setattr(cli_profile, "_measured", lambda *_: pytest.fail("measured"))
     out = tmp_path / "fleet.toml"
     if before is not None:

@@ -38,8 +38,8 @@ def plan(
     fleet: Annotated[
         Path | None,
         typer.Option(
-            help="CSV with columns compute, upload, count, or TOML with \\[\\[device]] entries, as adelfl profile writes it; "
-            "takes the place of the file's own."
+            help="CSV with columns compute, upload, count, or TOML with \\[\\[device]] entries, as adelfl profile "
+            "writes it; takes the place of the file's own."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,

@@ -124,7 +124,11 @@ def _problem(said: Any, layers: int, entry: dict[str, Any]) -> str:  # noqa: ANN
 
     t = said.training
     budget = budget_for(t, Fleet.of([entry["compute"]], [entry["upload"]]), layers)
-    why = "as configured" if t.depth is None else f"{entry['name']} finishes {t.depth:.0%} of its layers at batch {t.batch}"
+    why = (
+        "as configured"
+        if t.depth is None
+        else f"{entry['name']} finishes {t.depth:.0%} of its layers at batch {t.batch}"
+    )
     return (
         "# Written by adelfl profile. Set rounds and budget to yours.\n"
         f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}  # seconds: {_in_a_line(why)}\n"

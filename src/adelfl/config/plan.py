@@ -55,8 +55,8 @@ def load_problem(path: Path, fleet_file: Path | None = None) -> Problem:
     values = read_toml(path)
     if "device" in values and "problem" not in values:
         raise ConfigError(
-            f"{path}: describes devices, but has no [problem]; add one with rounds, budget and layers, or name this file "
-            "with --fleet beside a file that has one"
+            f"{path}: describes devices, but has no [problem]; add one with rounds, budget and layers, or name this "
+            "file with --fleet beside a file that has one"
         )
     try:
         said = PlanFile.model_validate(values)

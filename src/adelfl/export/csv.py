@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from adelfl.atomic import write_output
-
 from adelfl.export.entry import SCALARS, SPREADS, Entry, Source
 
 

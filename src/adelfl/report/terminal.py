@@ -45,7 +45,9 @@ def _print_whole(table: Table, console: Console) -> None:
     wide = console.options.update(max_width=10_000)
     for column in table.columns:
         if column.no_wrap:  # rich takes the longest word of such a column for its least width
-            column.min_width = max(Measurement.get(console, wide, text).maximum for text in (column.header, *column.cells))
+            column.min_width = max(
+                Measurement.get(console, wide, text).maximum for text in (column.header, *column.cells)
+            )
     needs = Measurement.get(console, wide, table)
     table.width = max(needs.minimum, min(needs.maximum, console.width)) if console.is_terminal else needs.maximum
     console.print(table, crop=False)
