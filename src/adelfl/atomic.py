@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from adelfl.errors import AdelError
+from adelfl.errors import AdelError, ConfigError
 
 Weights = dict[str, NDArray[Any]]
 
@@ -27,9 +27,18 @@ class RunFinishedError(AdelError):
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` that takes its place if all goes well, and goes if not."""
-    temporary = path.with_name(f".{path.name}.tmp")
+def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """A file beside ``path`` that takes its place if all goes well, and goes if not.
+
+    Parameters
+    ----------
+    path : Path
+        The file to replace; a link stays, and the file behind it is replaced.
+    shared : bool
+        Whether other processes may replace the same file at this moment: each then has a temporary file of its own.
+    """
+    path = Path(os.path.realpath(path))
+    temporary = path.with_name(f".{path.name}{f'.{os.getpid()}' if shared else ''}.tmp")
     try:
         yield temporary
         with open(temporary, "r+b") as written:
@@ -42,15 +51,30 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 def write_json(path: Path, value: object) -> None:
     """Write JSON so that readers see the old file or the new one, never half of it."""
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write what a user asked for so that an earlier file stays whole until the new one is.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written; an earlier file is then as it was.
+    """
+    try:
+        with replacing(path, shared=True) as temporary:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
 def write_weights(path: Path, weights: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
     """Write safetensors in the same way."""
     # Not save_file: it writes by way of a file of its own, which a kill leaves behind and only its owner may read.
     content = save({name: np.asarray(w, order="C") for name, w in weights.items()}, metadata=metadata)
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 

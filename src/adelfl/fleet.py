@@ -193,7 +193,7 @@ class Fleet:
 
     @classmethod
     def from_csv(cls, path: str | Path) -> Fleet:
-        """Read a fleet from a CSV file with the columns compute, upload, and optionally count, name and samples."""
+        """Read a fleet from a CSV file with the column compute, and optionally upload, count, name and samples."""
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
                 header, *rows = [row for row in csv.reader(file) if row] or [[]]
@@ -203,8 +203,10 @@ class Fleet:
         if unknown := [word for word in header if word not in ("compute", "upload", "count", "name", "samples")]:
             allowed = "compute, upload, count, name and samples"
             raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are {allowed}")
-        if missing := [word for word in ("compute", "upload") if word not in header]:
-            raise ConfigError(f"{path}: column {missing[0]!r} is missing; the first line must name the columns")
+        if "compute" not in header:
+            raise ConfigError(f"{path}: column 'compute' is missing; the first line must name the columns")
+        if twice := [word for word in header if header.count(word) > 1]:
+            raise ConfigError(f"{path}: column {twice[0]!r} is there twice; name each column once")
         for line, row in enumerate(rows, start=2):
             if len(row) != len(header):
                 raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
@@ -214,7 +216,7 @@ class Fleet:
         try:
             return cls.of(
                 numbers.get("compute", ()),
-                numbers.get("upload", ()),
+                numbers.get("upload", 0.0),
                 numbers.get("count", 1),
                 columns.get("name", tuple(f"row {i + 2}" for i in range(len(rows)))),
                 numbers.get("samples"),

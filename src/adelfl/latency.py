@@ -30,7 +30,11 @@ _UPLOAD_POINTS = 16
 
 
 class LatencyModel(Protocol):
-    """Draws durations. The number and order of draws must not depend on the means, so that luck can be shared."""
+    """Draws durations. The number and order of draws must not depend on the means, so that luck can be shared.
+
+    A model whose devices have constants of their own may have a method ``of_devices(devices)`` besides these: see
+    :func:`of_devices`.
+    """
 
     def layer_times(self, rng: np.random.Generator, mean: Floats, steps: int, layers: int) -> Floats:
         """Durations of each device's next backprop steps, one layer each, the last layer of the model first.
@@ -40,7 +44,7 @@ class LatencyModel(Protocol):
         rng : numpy.random.Generator
             The round's own generator.
         mean : ndarray, shape (U,)
-            S_u / P_u, seconds per layer.
+            S_u / P_u, seconds per layer: samples of the batch over the device's speed.
         steps : int
             Layers to draw for each device: E·L.
         layers : int
@@ -63,6 +67,23 @@ class LatencyModel(Protocol):
         simulation. ``mean`` has shape (..., U), ``upload`` and ``deadline`` broadcast to it.
         """
         ...
+
+
+def of_devices(latency: LatencyModel, devices: NDArray[np.int64]) -> LatencyModel:
+    """Return the latency model of some devices, in their order.
+
+    Parameters
+    ----------
+    latency : LatencyModel
+        If it has a method ``of_devices(devices)``, that is what is asked; without one the model is the same for all.
+    devices : ndarray of int, shape (U,)
+        Their numbers, from 0, in the order of the fleet.
+    """
+    chosen = getattr(latency, "of_devices", None)
+    if chosen is None:
+        return latency
+    found: LatencyModel = chosen(devices)
+    return found
 
 
 def work_of(latency: LatencyModel, z: NDArray[np.int64], layers: int) -> Floats:
@@ -171,7 +192,11 @@ class Trace:
         """Read the columns seconds and rate."""
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
-                rows = list(csv.DictReader(file))
+                reader = csv.DictReader(file)
+                names = list(reader.fieldnames or ())
+                if twice := [name for name in names if names.count(name) > 1]:
+                    raise ConfigError(f"column {twice[0]!r} is there twice; name each column once")
+                rows = list(reader)
             return cls(*(np.array([float(row[key]) for row in rows]) for key in ("seconds", "rate")))
         except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as trouble:
             raise ConfigError(f"{path}: must be a CSV file with the columns seconds and rate ({trouble})") from None

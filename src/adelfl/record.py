@@ -17,8 +17,10 @@ import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -243,9 +245,10 @@ class RunRecord:
 
     def _read(self, name: str, keys: set[str]) -> dict[str, Any]:
         try:
-            found = json.loads((self.folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as trouble:
-            raise ConfigError(f"{self.folder}: {name} cannot be read ({trouble})") from None
+            with _open_plain(self.folder / name) as file:
+                found = json.loads(file.read())
+        except (OSError, ValueError, RecursionError) as trouble:
+            raise ConfigError(f"{self.folder}: {name} cannot be read ({_why(trouble)})") from None
         if not isinstance(found, dict) or (missing := keys - found.keys()):
             what = ", ".join(sorted(missing)) if isinstance(found, dict) else "everything"
             raise ConfigError(f"{self.folder}: {name} is not a run's (it lacks {what})")
@@ -274,14 +277,14 @@ class RunRecord:
 
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:
         try:
-            with open(self.folder / name, encoding="utf-8") as file:
+            with _open_plain(self.folder / name) as file:
                 for line in file:
                     if line.endswith("\n"):
                         yield json.loads(line)
         except FileNotFoundError:
             return
-        except (OSError, ValueError) as trouble:
-            raise ConfigError(f"{self.folder}: {name} cannot be read ({trouble})") from None
+        except (OSError, ValueError, RecursionError) as trouble:
+            raise ConfigError(f"{self.folder}: {name} cannot be read ({_why(trouble)})") from None
 
     @property
     def evaluations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -309,6 +312,54 @@ class RunRecord:
             return load_file(self.folder / "model.safetensors")
         except (OSError, SafetensorError) as trouble:
             raise ConfigError(f"{self.folder}: no final model ({trouble})") from None
+
+
+@contextmanager
+def _open_plain(path: Path) -> Iterator[IO[str]]:
+    """Open a plain file for reading; a pipe, which could block for ever, is an error."""
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file")
+        yield file
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def run_folders(places: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Find the runs at or below some places.
+
+    Parameters
+    ----------
+    places : sequence of Path
+        Folders of runs, folders that hold some, and perhaps what else a pattern of the shell matches.
+
+    Returns
+    -------
+    tuple of lists of Path
+        The folders of the runs, each once, and the places without a run.
+
+    Raises
+    ------
+    ConfigError
+        If a place does not exist, or if no place holds a run.
+    """
+    found: dict[Path, None] = {}
+    empty = []
+    for place in places:
+        if not place.exists():
+            raise ConfigError(f"{place}: no such folder")
+        below = [place] if (place / "run.json").is_file() else [record.folder for record in find_runs(place)]
+        found |= dict.fromkeys(below)
+        if not below:
+            empty.append(place)
+    if not found and empty:
+        why = "no runs in it (a run is a folder with a run.json)" if empty[0].is_dir() else "not a folder"
+        raise ConfigError(f"{empty[0]}: {why}")
+    return list(found), empty
 
 
 def find_runs(folder: Path) -> list[RunRecord]:

@@ -1,6 +1,7 @@
 """adelfl plan, as a user types it: real processes, real files, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 from scipy.special import gammaincc
 
 from adelfl.cli import main
+from adelfl.config.plan import load_problem
+from adelfl.planner import plan
+from adelfl.report.plan import draw_plan
 
 REPO = Path(__file__).parents[2]
 GOOD = """
@@ -80,6 +84,15 @@ def test_the_default_is_the_tight_objective_with_a_scale_for_every_round(good):
     assert "the paper's objective" in done.stderr
 
 
+@pytest.mark.parametrize("objective", ["tight", "paper"])
+def test_readme_lists_the_keys_of_the_json(good, objective):
+    text = (REPO / "README.md").read_text(encoding="utf-8")
+    listed = re.search(r"`--json` prints(.*?)\n\n", text, re.DOTALL)[1]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(
+        json.loads(adelfl("plan", good, "--json", "--objective", objective).stdout)
+    )
+
+
 def test_the_two_methods_agree(good):
     exact, other = (
         json.loads(adelfl("plan", good, "--json", "--objective", "paper", "--method", k).stdout)
@@ -101,6 +114,18 @@ def test_plot_is_a_picture(good, tmp_path):
     picture = tmp_path / "plan.png"
     assert adelfl("plan", good, "--json", "--plot", picture).returncode == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_legends_of_a_plan_name_what_is_drawn(good):
+    path = good.with_name("two.toml")
+    path.write_text(GOOD.replace("count = 30", 'count = 30\nname = "near"\n[[device]]\ncompute = 4.0\nupload = 1e4'))
+    fig = draw_plan(plan(load_problem(path)))
+    legends = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in fig.axes if ax.get_legend()]
+    assert legends == [
+        ["plan", "uniform deadline, 3 s"],
+        ["plan", "uniform deadline, batch 16"],
+        ["near", "without a plan, 16", "sitting out: 1 of 31"],
+    ]
 
 
 def test_csv_takes_the_place_of_the_devices(good, tmp_path):
@@ -150,6 +175,11 @@ BAD = {
     "learning rate too large": (("initial = 0.1", "initial = 100"), "rho_c"),
     "device is a table": (("[[device]]", "[device]"), "device: must be a list"),
     "broken toml": (("rounds = 100", "rounds = "), "not valid TOML"),
+    "nested arrays": (("rounds = 100", f"rounds = {'[' * 5000}1{']' * 5000}"), "nested too deeply"),
+    "nested tables": (("[[device]]", f"[{'.'.join('a' * 5000)}]\nb = 1\n[[device]]"), "a: unknown key"),
+    "a number of 5,000 digits": (("rounds = 100", f"rounds = {'1' * 5000}"), "not valid TOML"),
+    "a hexadecimal number of 5,000 digits": (("rounds = 100", f"rounds = 0x{'f' * 5000}"), "problem.rounds: must be"),
+    "a budget of 4,000 digits": (("budget = 300.0", f"budget = {'1' * 4000}"), "problem.budget: must be"),
     "budget too small": (("budget = 300.0", "budget = 0.001"), "the smallest budget that would do is"),
 }
 
@@ -176,6 +206,12 @@ def test_bad_input_ends_the_process_with_2_and_no_traceback(tmp_path):
     done = adelfl("plan", path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_byte_order_mark_is_passed_over(good):
+    marked = good.with_name("marked.toml")
+    marked.write_text(good.read_text(), encoding="utf-8-sig")
+    assert load_problem(marked).fleet.compute.tolist() == load_problem(good).fleet.compute.tolist()
 
 
 def test_empty_fleet_and_missing_files_are_said(tmp_path, good):

@@ -10,15 +10,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import typer
 from rich.console import Console
 from small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 from adelfl import errors, runner
+from adelfl.cli import app
 from adelfl.cli.runs import _title
 from adelfl.config.run import load_run
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.terminal import print_comparison, print_runs
+from adelfl.summary import QUARTERS
 
 small = sets(SMALL)
 
@@ -53,6 +56,33 @@ def test_tables_fit_the_screen_and_show_every_number(here, width):
     assert max(len(line.rstrip()) for line in lines) <= width
     assert sum(line.rstrip().endswith(" 8") for line in lines) == 2  # rounds
     assert sum(f"{record.result['final_accuracy']:.1%}" in line for record in records for line in lines) >= 4
+
+
+def contender(label, accuracies):
+    """One strategy with a finished run per accuracy."""
+    results = [
+        {"final_accuracy": a, "accuracy": dict.fromkeys(QUARTERS, a), "depth": 0.15, "rounds": 100} for a in accuracies
+    ]
+    records = [SimpleNamespace(result=result, about={"label": label}) for result in results]
+    return Contender(label, label, records)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_strategies_can_be_told_apart_on_a_narrow_screen(width):
+    seen = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_comparison([contender(name, [0.1, 0.5]) for name in ("adel", "adel-paper", "salf[average_over=all]")], seen)
+    rows = [line.split() for line in seen.file.getvalue().splitlines()[2:5]]
+    assert [row[0] for row in rows] == ["adel", "adel-paper", "salf[average_over=all]"]
+    assert all(row[1:4] == ["30.0%", "±", "20.0"] for row in rows)
+
+
+def test_the_footer_counts_the_seeds_that_finished():
+    seen = Console(file=io.StringIO(), width=200, color_system=None)
+    print_comparison([contender("adel", [0.5] * 5), contender("wait", [0.5] * 3), contender("drop", [0.5] * 5)], seen)
+    assert "standard error over 5 seeds (3 of wait: the others failed); final" in seen.file.getvalue()
+    seen.file = io.StringIO()
+    print_comparison([contender("adel", [0.5] * 5), contender("drop", [0.5] * 5)], seen)
+    assert "standard error over 5 seeds; final" in seen.file.getvalue()
 
 
 # -- comparisons
@@ -207,7 +237,7 @@ def test_a_run_that_is_not_finished_is_listed_and_shown_as_such(here):
     for name in ("result.json", "model.safetensors"):
         (here / "r" / name).unlink()
     assert "adelfl resume r" in typed("list", ".").out
-    assert "interrupted" in typed("show", "r").out
+    assert "running, or just stopped" in typed("show", "r").out
     assert typed("resume", "r").code == 0
     assert "finished" in typed("show", "r").out
 
@@ -774,6 +804,16 @@ def smallest_budget_per_seed(here):
     if needed[0] >= needed[1]:
         pytest.fail(f"seed 0 needs no less than seed 1: {needed}")
     return sum(needed) / 2
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "run", "profile", "export", "report", "dashboard", "list"])
+def test_help_shows_every_word_of_its_texts_brackets_too(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = " ".join(typed(command, "--help").out.replace("│", " ").split())
+    texts = [option.help for option in typer.main.get_command(app).commands[command].params if option.help]
+    assert texts
+    for text in texts:
+        assert text.replace("\\[", "[").rstrip(".") in shown
 
 
 def test_help_names_every_command():

@@ -586,8 +586,14 @@ def test_a_token_of_ones_own_is_not_printed(tmp_path, served):
     said = typed(str(tmp_path), "--port", "0", "--host", "0.0.0.0", "--token", TOKEN)
     assert served[0][3] == TOKEN
     assert TOKEN not in said.output
+    assert "add ?token= and your token" in said.output
     typed(str(tmp_path), "--port", "0", "--token", TOKEN)
     assert served[1][3] == TOKEN  # asked for on loopback too, if one is given
+
+
+def test_the_refusal_tells_how_to_give_a_token_of_ones_own(tmp_path):
+    page = client(tmp_path, token=TOKEN)
+    assert "--token or ADELFL_DASHBOARD_TOKEN" in page.get("/").json()["error"]
 
 
 @pytest.mark.parametrize(

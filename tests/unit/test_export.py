@@ -1,8 +1,12 @@
 """Exports: the record's own numbers, live or later, and never at the cost of the run."""
 
 import csv
+import errno
+import os
+import shutil
 import sys
 from collections import defaultdict
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -184,7 +188,7 @@ def test_csv_has_a_line_per_round(folder):
 
 
 def test_tensorboard_is_given_scalars_and_histograms_at_virtual_times(folder, tensorboard):
-    assert export_run(folder, "tensorboard") == tensorboard.folder == str(folder / "tensorboard")
+    assert export_run(folder, "tensorboard") == str(folder / "tensorboard")
     assert tensorboard.closed
     started = (folder / "run.json").stat().st_mtime
     assert [(e.step, e.wall_time) for e in tensorboard.events] == [(0, started), (1, started + 1), (2, started + 3)]
@@ -265,7 +269,89 @@ def test_an_unknown_target_and_a_folder_that_is_no_run_are_said(tmp_path):
         find_target("wandb")
     answer = typed("export", tmp_path, "--to", "csv")
     assert answer.code == 2
-    assert "not a run" in answer.err
+    assert "no runs in it" in answer.err
+    answer = typed("export", tmp_path / "none", "--to", "csv")
+    assert (answer.code, answer.err) == (2, f"error: {tmp_path / 'none'}: no such folder\n")
+
+
+def all_bytes(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def second_run(folder):
+    shutil.copytree(folder, folder.with_name("run2"))
+    return folder.with_name("run2")
+
+
+def test_a_folder_of_runs_is_exported_and_what_a_pattern_matches_besides_is_passed_over(folder, tmp_path):
+    other = second_run(folder)
+    (tmp_path / "accuracy.png").write_bytes(b"a picture")
+    (tmp_path / "empty").mkdir()
+    lines = [f"{run}: {run / 'rounds.csv'}" for run in (folder, other)]
+    answer = typed("export", tmp_path, "--to", "csv")
+    assert (answer.code, answer.out.splitlines(), answer.err) == (0, lines, "")
+    answer = typed("export", *sorted(tmp_path.glob("*")), folder, "--to", "csv")  # as the shell expands a pattern
+    assert (answer.code, answer.out.splitlines()) == (0, lines)
+    passed = [f"note: {tmp_path / name}: no run there, passed over" for name in ("accuracy.png", "empty")]
+    assert answer.err.splitlines() == passed
+
+
+def test_a_run_that_cannot_be_exported_does_not_stop_the_others(folder, tmp_path):
+    (second_run(folder) / "rounds.jsonl").write_text("{\n")
+    third = folder.with_name("run3")
+    shutil.copytree(folder, third)
+    answer = typed("export", tmp_path, "--to", "csv")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "rounds.jsonl cannot be read" in answer.err
+    assert (folder / "rounds.csv").read_bytes() == (third / "rounds.csv").read_bytes()
+
+
+@pytest.mark.parametrize("moment", ["add", "close"])
+def test_a_csv_export_that_fails_leaves_the_earlier_one(folder, monkeypatch, moment):
+    (folder / "rounds.csv").write_bytes(b"earlier")
+    before = all_bytes(folder)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if moment == "add":
+        monkeypatch.setattr("adelfl.export.csv.CsvLog.add", full)
+    else:
+        monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(AdelError, match="No space left"):
+        export_run(folder, "csv")
+    assert all_bytes(folder) == before
+
+
+@pytest.mark.parametrize("moment", ["add_event", "close", None])
+def test_a_tensorboard_export_takes_the_place_of_the_earlier_one_when_it_is_complete(
+    folder, tensorboard, monkeypatch, moment
+):
+    old = folder / "tensorboard" / "events.out.tfevents.1.host"
+    old.parent.mkdir()
+    old.write_bytes(b"old")
+    before = all_bytes(folder)
+    writer = sys.modules["tensorboard.summary.writer.event_file_writer"].EventFileWriter
+
+    def made(self, logdir, flush_secs):
+        Path(logdir).mkdir(exist_ok=True)
+        (Path(logdir) / "events.out.tfevents.2.host").write_bytes(b"new")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer, "__init__", made)
+    if moment is None:
+        export_run(folder, "tensorboard")
+        assert [(file.name, file.read_bytes()) for file in old.parent.iterdir()] == [
+            ("events.out.tfevents.2.host", b"new")
+        ]
+        assert not list(folder.glob(".*"))
+        return
+    monkeypatch.setattr(writer, moment, full)
+    with pytest.raises(AdelError, match="No space left"):
+        export_run(folder, "tensorboard")
+    assert all_bytes(folder) == before
 
 
 def test_an_export_that_breaks_is_one_sentence(folder):

@@ -53,12 +53,20 @@ def test_csv_count_is_one_where_it_is_not_given(tmp_path):
     assert Fleet.from_csv(path).count.tolist() == [1, 1]
 
 
+def test_csv_upload_is_zero_where_it_is_not_given(tmp_path):
+    path = tmp_path / "fleet.csv"
+    path.write_text("compute,count\n4,2\n8,1\n")
+    assert Fleet.from_csv(path).upload.tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "'compute' is missing"),
         ("compute,upload\n", "empty"),
-        ("compute\n4\n", "'upload' is missing"),
+        ("upload\n4\n", "'compute' is missing"),
+        ("compute,upload,compute\n4,0,8\n", "column 'compute' is there twice"),
+        ("compute, compute\n4,8\n", "column 'compute' is there twice"),
         ("compute,upload,colour\n4,0,red\n", "unknown column 'colour'"),
         ("compute,upload\n4,0\nfast,0\n", "row 3, column 'compute': 'fast'"),
         ("compute,upload\n4\n", "row 2 has 1 fields"),

@@ -107,6 +107,7 @@ def test_traces_are_read_from_files(tmp_path):
     assert Trace.from_csv(path).rate.tolist() == [1.0, 4.0, 0.0, 2.0]
     for text in (
         "seconds,speed\n0,1\n1,2\n",
+        "seconds,rate,rate\n0,1,2\n1,2,4\n",
         "seconds,rate\n0,1\n",
         "seconds,rate\n1,1\n0,1\n",
         "seconds,rate\n0,x\n1,1\n",

@@ -1,6 +1,8 @@
 """Know your device: times are taken apart as they were put together, and laws are told from each other."""
 
+import importlib
 import json
+import re
 import tomllib
 
 import numpy as np
@@ -9,12 +11,15 @@ import torch
 from small_worlds import typed
 from torch.nn import functional
 
+from adelfl.config.run import load_run
 from adelfl.errors import ConfigError
 from adelfl.fitting import LAWS, fit_laws
 from adelfl.learning.layers import find_layers
 from adelfl.learning.models import build_model
-from adelfl.learning.profile import measure
+from adelfl.learning.profile import Profile, measure
 from adelfl.seeds import rng_for
+
+cli_profile = importlib.import_module("adelfl.cli.profile")
 
 P, START, FORWARD = 500.0, 0.002, 0.01
 """A machine: layers of one sample per second, seconds per layer and step, seconds per sample of a forward pass."""
@@ -127,6 +132,115 @@ def test_the_entry_can_be_planned_with(tmp_path):
     assert [d["name"] for d in devices] == ["one", "two"]
     assert all(d["compute"] > 0 and d["upload"] > 0 for d in devices)
     assert typed("plan", plan).code == 0
+
+
+def test_what_profile_writes_can_be_planned_with_by_itself_and_as_the_fleet_of_another_problem(tmp_path):
+    fleet, problem = tmp_path / "fleet.toml", tmp_path / "p.toml"
+    problem.write_text("[problem]\nrounds = 10\nbudget = 30.0\nlayers = 3\n")
+    assert typed("profile", "--repeats", 3, "--name", "one", "--count", 5, "--out", fleet).code == 0
+    said = tomllib.loads(fleet.read_text())
+    assert (said["problem"]["layers"], said["problem"]["rounds"]) == (3, 100)  # of the model and of the experiment
+    assert said["problem"]["budget"] > 0
+    assert typed("plan", fleet).code == 0
+    planned = typed("plan", problem, "--fleet", fleet)
+    assert planned.code == 0, planned.err
+    assert "5 devices, 3 layers, 10 rounds in 30 s" in planned.out
+
+
+def test_a_file_of_devices_alone_is_told_apart_from_a_problem(tmp_path):
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[[device]]\ncompute = 1.0\ncount = 3\n")
+    done = typed("plan", fleet)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "no [problem]" in done.err
+    assert "--fleet" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[[device]]\ncompute = 0\n", "device[1].compute: must be greater than 0"),
+        ("[[devices]]\ncompute = 1.0\n", "the fleet is empty"),
+        ("compute,upload\n1,0\n", "not valid TOML"),
+    ],
+)
+def test_a_fleet_file_that_is_none_is_one_sentence_with_its_name(tmp_path, text, sentence):
+    fleet, problem = tmp_path / "fleet.toml", tmp_path / "p.toml"
+    problem.write_text("[problem]\nrounds = 10\nbudget = 30.0\nlayers = 3\n")
+    fleet.write_text(text)
+    done = typed("plan", problem, "--fleet", fleet)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith(f"error: {fleet}: ")
+    assert done.err.count(str(fleet)) == 1
+    assert sentence in done.err
+
+
+def test_a_run_reads_what_profile_writes(tmp_path):
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[problem]\nlayers = 3\n[[device]]\ncompute = 8.0\ncount = 3\n[[device]]\ncompute = 2.0\n")
+    built = load_run(None, [f"fleet.file={fleet}"]).fleet.build([], 0, 1.0)
+    assert (built.compute.tolist(), built.count.tolist()) == ([8.0, 2.0], [3, 1])
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "sentence"),
+    [
+        (None, ("--upload", "nan"), "--upload nan: must be a finite number"),
+        (None, ("--upload", "inf"), "--upload inf: must be a finite number"),
+        (None, ("--mbps", "nan"), "--mbps nan: must be a finite number"),
+        (None, ("--mbps", "inf"), "--mbps inf: must be a finite number"),
+        ('[[device]]\nname = "one"\ncompute = 1.0\n', (), "has a device named 'one' already"),
+        ("device = [{ compute = 1.0 }]\n", (), "cannot be added"),
+        ("[[device\n", (), "not valid TOML"),
+    ],
+)
+def test_what_cannot_be_added_is_said_before_measuring_and_the_file_stays(
+    tmp_path, monkeypatch, before, options, sentence
+):
+    monkeypatch.setattr(cli_profile, "_measured", lambda *_: pytest.fail("measured"))
+    out = tmp_path / "fleet.toml"
+    if before is not None:
+        out.write_text(before)
+    done = typed("profile", "--name", "one", "--out", out, *options)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert sentence in done.err
+    assert (out.read_text() if out.exists() else None) == before
+
+
+def test_another_name_for_the_file_is_refused(tmp_path):
+    done = typed("profile", "--out", tmp_path / "fleet.csv")
+    assert (done.code, "must end in .toml" in done.err) == (2, True)
+
+
+def profile_with_noise(slope, noise=1.0):
+    """A profile whose mean layer takes 100 + slope · batch seconds, give or take ``noise``."""
+    sizes = (4, 8, 16, 32)
+    steps = 100.0 + slope * np.array(sizes)[:, None] + noise * rng_for(5, "steps").standard_normal((4, 20))
+    return Profile(("a", "b"), sizes, np.ones((4, 20)), np.repeat(steps[:, :, None], 2, axis=2))
+
+
+@pytest.mark.parametrize(("slope", "grows"), [(1.0, True), (0.0, False), (-1.0, False)])
+def test_times_that_do_not_grow_with_the_batch_are_noticed_and_all_count_as_the_samples(slope, grows):
+    found = profile_with_noise(slope)
+    assert found.grows == grows
+    expected = slope if grows else (100.0 + 32 * slope) / 32
+    assert 1.0 / found.compute == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize(("slope", "warned"), [(1.0, False), (0.0, True)])
+def test_times_that_do_not_grow_with_the_batch_are_a_warning(monkeypatch, slope, warned):
+    monkeypatch.setattr(cli_profile, "_measured", lambda *_: (profile_with_noise(slope), 1.0))
+    done = typed("profile")
+    assert done.code == 0
+    assert ("warning: the layer times do not grow with the batch size" in done.err) == warned
+
+
+def test_laws_are_in_the_order_of_the_distances_that_are_printed():
+    printed = [float(d) for d in re.findall(r"distance (\d\.\d\d)", typed("profile", "--repeats", 5).out)]
+    assert len(printed) == len(LAWS)
+    assert printed == sorted(printed)
+    told = json.loads(typed("profile", "--repeats", 5, "--json").out)["laws"]
+    assert [law["distance"] for law in told] == sorted(law["distance"] for law in told)
 
 
 def test_json_is_all_that_is_printed():

@@ -2,6 +2,8 @@
 
 import errno
 import json
+import os
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from small_worlds import everything_below, kept_bytes, typed
 
 from adelfl import record as record_module
-from adelfl.atomic import RunBusyError, write_json
+from adelfl.atomic import RunBusyError, lock, write_json
 from adelfl.config.build import build_data
 from adelfl.config.run import load_run
 from adelfl.data import iid
@@ -531,7 +533,16 @@ def test_a_checkpoint_that_cannot_be_read_or_promises_more_than_is_there_is_said
 
 # -- readers of what is broken
 
-BROKEN = {"half": b"{", "empty": b"", "a list": b"[]", "null": b"null", "no keys": b"{}", "no text": b"\xff\xfe\x00"}
+BROKEN = {
+    "half": b"{",
+    "empty": b"",
+    "a list": b"[]",
+    "null": b"null",
+    "no keys": b"{}",
+    "no text": b"\xff\xfe\x00",
+    "nested": b'{"a":' * 100_000,
+    "many digits": b'{"seed": %s}' % (b"1" * 5000),
+}
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
@@ -566,9 +577,53 @@ def test_a_run_with_a_corrupt_file_is_listed_as_unreadable(tmp_path, monkeypatch
     start(said(), tmp_path / "run")
     if name == "rounds.jsonl":
         (tmp_path / "run" / "result.json").unlink()
-    (tmp_path / "run" / name).write_bytes(b"what?\n")
-    assert "unreadable" in typed("list", tmp_path).out
-    assert typed("show", tmp_path / "run").code == 2
+    for content in (b"what?\n", b"[" * 100_000 + b"\n"):
+        (tmp_path / "run" / name).write_bytes(content)
+        assert "unreadable" in typed("list", tmp_path).out
+        assert typed("show", tmp_path / "run").code == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
+    keys = ("config", "seed", "strategy", "budget", "rounds", "layers", "devices")
+    names = ("run.json", "result.json", "failed.json", "rounds.jsonl")
+    for name in names:
+        folder = tmp_path / name.replace(".", "-")
+        folder.mkdir()
+        write_json(folder / "run.json", dict.fromkeys(keys, 1) | {"label": "x"})
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+    # In a process of its own, so that waiting for a pipe would end in an error and not go on for ever.
+    words = [sys.executable, "-m", "adelfl", "list", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "500"})
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in names:
+        assert f"{name} cannot be read (not a plain file)" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="locks cannot be seen here")
+def test_a_run_that_is_written_is_told_from_one_that_stopped(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    start(said(), tmp_path / "run")
+    folder = tmp_path / "run"
+    for name in ("result.json", "model.safetensors"):
+        (folder / name).unlink()
+    again = f"adelfl resume {folder}"
+
+    def state():
+        (line,) = (line for line in typed("list", tmp_path).out.splitlines() if str(folder) in line)
+        return line
+
+    assert f"running, or just stopped; {again}" in state()
+    for file in ("run.json", "rounds.jsonl"):
+        os.utime(folder / file, (0.0, 0.0))
+    assert f"stopped; {again}" in state()
+    assert "running" not in state()
+    held = lock(folder)
+    try:
+        assert state().rstrip().endswith("running")
+    finally:
+        os.close(held)
 
 
 def test_a_folder_that_is_no_run_is_said(tmp_path):

@@ -1,15 +1,19 @@
 """The report: complete, one file, the numbers of the records, and nothing that a record says gets out of hand."""
 
 import base64
+import errno
 import json
+import os
 import re
 import shutil
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
-from small_worlds import typed
+from matplotlib.figure import Figure
+from small_worlds import everything_below, typed
 
 from adelfl.atomic import write_json
 from adelfl.errors import ConfigError
@@ -18,7 +22,7 @@ from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.groups import MOST_GROUPS, gather
 from adelfl.report.html import write_report
 from adelfl.report.maps import MOST_CELLS, MOST_DEVICES, used_work
-from adelfl.report.style import SERIES, STRATEGY_COLOURS, looks_of
+from adelfl.report.style import SERIES, STRATEGY_COLOURS, figure, looks_of, save
 from adelfl.report.traces import read_trace
 from adelfl.summary import QUARTERS, Summary
 
@@ -252,6 +256,22 @@ def test_large_fleets_are_thinned_and_long_runs_averaged_and_it_is_said(tmp_path
     assert "a column is the mean of up to 2." in text
 
 
+@pytest.mark.parametrize(
+    ("strategy", "batch", "sentence"),
+    [
+        ("salf", [4, 4, 0, 0], "Always 4 for every device that trains, none for the other 50% of devices: salf."),
+        ("salf", [4, 4, 4, 4], "Always 4 for every device: salf."),
+        ("adel", [4, 2, 1, 0], "Left out: the 25% of devices that have no samples (adel)."),
+    ],
+)
+def test_devices_without_samples_are_not_said_to_have_the_batch_of_the_others(tmp_path, strategy, batch, sentence):
+    def some_idle(rows):
+        rows[1:] = [row | {"batch": batch} for row in rows[1:]]
+
+    run_at(tmp_path / "runs" / "a", strategy, devices=4, change=some_idle)
+    assert sentence in unescape(written(tmp_path / "runs", tmp_path / "r.html"))
+
+
 # -- which runs
 
 
@@ -466,6 +486,57 @@ def test_mistakes_are_one_sentence_and_nothing_is_written(compared, tmp_path):
     figures = ("--figures", tmp_path / "file")
     assert_one_sentence(typed("report", compared / "salf-seed0", *out, *figures), "file: cannot be written")
     assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Half of what is written arrives, then the disk is full."""
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write_bytes(path, content):
+        with path.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        raise error
+
+    def savefig(_, path, **__):
+        if isinstance(path, Path):
+            write_bytes(path, b"half a picture")
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    monkeypatch.setattr(Figure, "savefig", savefig)
+
+
+def test_on_a_full_disk_the_earlier_report_and_figures_stay(tmp_path, full_disk):
+    run_at(tmp_path / "runs" / "a")
+    kept = {tmp_path / name: f"precious {name}" for name in ("r.html", "accuracy.png", "accuracy.pdf")}
+    for path, text in kept.items():
+        path.write_text(text)
+    before = everything_below(tmp_path)
+    gathered = gather([tmp_path / "runs"])
+    with pytest.raises(ConfigError, match=r"r\.html: cannot be written \(No space left on device\)"):
+        write_report(gathered, tmp_path / "r.html")
+    for ending in ("png", "pdf"):
+        with pytest.raises(ConfigError, match="No space left on device"):
+            save(figure(1.0, 1.0), tmp_path / f"accuracy.{ending}")
+    assert {path: path.read_text() for path in kept} == kept
+    assert everything_below(tmp_path) == before
+
+
+def test_a_report_behind_a_link_is_replaced_and_the_link_stays(tmp_path):
+    run_at(tmp_path / "runs" / "a")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "r.html").symlink_to(tmp_path / "there" / "real.html")
+    written(tmp_path / "runs", tmp_path / "r.html")
+    assert (tmp_path / "r.html").is_symlink()
+    assert (tmp_path / "there" / "real.html").read_text().startswith("<!")
+
+
+def test_what_a_pattern_matches_besides_runs_is_passed_over(tmp_path):
+    run_at(tmp_path / "runs" / "a")
+    (tmp_path / "runs" / "accuracy.png").write_bytes(b"a picture")
+    answer = typed("report", *sorted((tmp_path / "runs").glob("*")), "-o", tmp_path / "r.html")
+    assert answer.code == 0
+    assert answer.err == f"note: {tmp_path / 'runs' / 'accuracy.png'}: no run there, passed over\n"
 
 
 def test_more_strategies_than_anybody_can_tell_apart_are_refused(tmp_path):

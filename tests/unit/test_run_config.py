@@ -144,6 +144,19 @@ def test_a_change_is_toml_or_a_bare_word():
     assert said.strategy.options == {"average_over": "all"}
 
 
+@pytest.mark.parametrize("value", ["[" * 5000 + "1" + "]" * 5000, "1" * 5000])
+def test_a_change_that_toml_cannot_hold_is_one_sentence(value):
+    with pytest.raises(ConfigError, match="not a value") as caught:
+        load_run(None, [f"training.rounds={value}"])
+    assert len(str(caught.value)) < 200
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("[training]\nrounds = 7\n", encoding="utf-8-sig")
+    assert load_run(path).training.rounds == 7
+
+
 def test_what_a_run_records_of_its_file_builds_it_again():
     said = load_run(None, ["fleet.compute=12", "constants.sigma2=[1.0, 2.0]", "strategy.options.correction=none"])
     assert RunFile.model_validate(said.model_dump(mode="json")) == said

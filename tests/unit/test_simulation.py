@@ -297,6 +297,53 @@ def test_another_latency_model_brings_its_own_chances():
     assert all(row["depth"] == progress.z.tolist() for row in memory.rows[1:])
 
 
+class Aged(Steady):
+    """Devices with a constant of their own: device u takes ``factor[u]`` times the mean."""
+
+    def __init__(self, factor):
+        self.factor = np.asarray(factor)
+
+    def of_devices(self, devices):
+        return Aged(self.factor[devices])
+
+    def layer_times(self, rng, mean, steps, layers):
+        return super().layer_times(rng, self.factor * mean, steps, layers)
+
+    def delivery(self, mean, upload, deadline, layers):
+        return super().delivery(self.factor * mean, upload, deadline, layers)
+
+
+def test_a_latency_model_can_use_constants_of_each_device_in_any_cohort():
+    setting = setting_of(3, depth=0.5)
+    factor = np.array([0.5, 2.0, 1.0, 3.0, 0.2])
+    cohort = np.array([4, 1, 3])
+    orders = Orders(setting.uniform_deadline, np.full(3, setting.batch))
+    progress, _ = draw_progress(setting, Aged(factor), 0, 0, cohort, orders)
+    left = (setting.uniform_deadline - setting.upload)[cohort]
+    expected = np.minimum(3, np.floor(left * setting.compute[cohort] / setting.batch / factor[cohort]))
+    assert np.array_equal(progress.z, expected)
+    assert len(set(expected)) > 1
+    # What is certain needs no correction, so the chances are those of the same devices.
+    A, K = find_strategy("salf")(setting).weights(0, progress), progress.delivered.sum(axis=0)
+    assert np.array_equal(A, progress.delivered / np.maximum(K, 1))
+
+
+class Certain(Exponential):
+    """Derived from the paper's model, with chances of its own."""
+
+    def delivery(self, mean, upload, deadline, layers):
+        return np.ones((mean.size, layers))
+
+
+def test_a_model_derived_from_the_papers_brings_its_own_chances_too():
+    setting = setting_of(3, depth=0.5)
+    devices = np.arange(5)
+    orders = find_strategy("salf")(setting).orders(0, devices)
+    progress, _ = draw_progress(setting, Certain(), 0, 0, devices, orders)
+    assert progress.chances is not None
+    assert np.array_equal(progress.chances(), np.ones((5, 3)))
+
+
 @pytest.mark.parametrize("deadline", [0.5, np.inf])
 def test_a_narrower_submodel_is_quicker_to_train_and_to_send_by_the_square_of_its_width(deadline):
     setting = setting_of(3, depth=0.3)

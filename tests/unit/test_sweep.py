@@ -235,7 +235,7 @@ def file(tmp_path):
 def test_typed_sweeps_print_a_line_per_point_and_a_sentence(file):
     answer = typed("plan", file, "--objective", "paper", "--sweep", "budget=0.5:600:9")
     assert answer.code == 0, answer.err
-    assert answer.out.count("\n") == 12
+    assert answer.out.count("\n") == 13  # a title, two lines of column names, nine points, a sentence
     assert "no plan" in answer.out
     assert "◀ knee" in answer.out
 
@@ -277,7 +277,26 @@ def test_a_picture_names_the_knee_and_shades_what_has_no_plan(tmp_path):
     assert f"knee: {found.words(found.knee.value)}" in said
     assert "no plan" in said
     assert len(said) == len(set(said))
+    assert f"as given: {found.words(SPREAD.budget)}" in said
+    assert "faded: other devices served" in said
+    assert [ax.get_title(loc="left") for ax in fig.axes] == ["Excess", "Bound", "Mean depth, and devices served"]
     save(fig, tmp_path / "sweep.png")
+
+
+def test_a_picture_of_points_that_are_all_compared_fades_none():
+    found = what_if(replace(MIXED, rounds=6), "budget", [2 * MIXED.budget, 4 * MIXED.budget])
+    said = [text.get_text() for text in draw_sweep(found, "title").legends[0].get_texts()]
+    assert len(found.compared) == len(found.points)
+    assert not [text for text in said if text.startswith("faded")]
+
+
+@pytest.mark.parametrize(
+    ("key", "over", "under"), [("budget=60:120:2", [], ["budget"]), ("without=0:1", ["devices"], ["left", "out"])]
+)
+def test_columns_say_what_they_are_of(file, key, over, under):
+    upper, lower = (line.split() for line in typed("plan", file, "--sweep", key).out.splitlines()[1:3])
+    assert upper == [*over, "excess,", "excess,", "bound,", "mean", "devices"]
+    assert lower == [*under, "plan", "uniform", "plan", "depth", "served"]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ def dashboard(
         if not local:
             typer.echo("note: what is shown, and the token, travel unencrypted; docs/dashboard.md tells more", err=True)
         typer.echo(f"Runs below {root}: {_url(host, address)}{f'?token={token}' if made_up else ''}")
+        if token is not None and not made_up:
+            typer.echo("note: add ?token= and your token to this address when you open it", err=True)
         typer.echo("Ctrl-C ends it.", err=True)
         serve(root, listener, hosts, token)
 

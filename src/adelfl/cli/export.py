@@ -21,14 +21,27 @@ Targets = Annotated[list[Target] | None, typer.Option("--log", help="Log rounds 
 
 
 def export(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold some.")],
     to: Annotated[Target, typer.Option(help="What is to read them.")],
 ) -> None:
     """Export runs that are recorded: event files of TensorBoard, a run of MLflow, or a CSV file."""
-    from adelfl.export.logs import export_run
+    from adelfl.errors import AdelError
+    from adelfl.export.logs import export_run, find_target
+    from adelfl.record import run_folders
 
-    for run in runs:
-        typer.echo(f"{run}: {export_run(run, to.value)}")
+    find_target(to.value)
+    folders, empty = run_folders(runs)
+    for place in empty:
+        typer.echo(f"note: {place}: no run there, passed over", err=True)
+    failed = False
+    for folder in folders:
+        try:
+            typer.echo(f"{folder}: {export_run(folder, to.value)}")
+        except AdelError as error:
+            failed = True
+            typer.echo(f"error: {error}", err=True)
+    if failed:
+        raise typer.Exit(2)
 
 
 def warn(sentence: str) -> None:

@@ -37,7 +37,10 @@ def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem; see examples/phones.toml.")],
     fleet: Annotated[
         Path | None,
-        typer.Option(help="CSV with columns compute, upload, count; takes the place of the file's [[device]] entries."),
+        typer.Option(
+            help="CSV with columns compute, upload, count, or TOML with \\[\\[device]] entries, as adelfl profile "
+            "writes it; takes the place of the file's own."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this file (.png, .pdf, .svg).")] = None,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adelfl.cli.export import warn
 from adelfl.cli.runs import Changes, Config, DataDir, prepare
 from adelfl.errors import ConfigError
 
@@ -25,7 +27,14 @@ def profile(
     upload: Annotated[float, typer.Option(min=0, help="Seconds that sending an update takes, if you know.")] = 0.0,
     mbps: Annotated[float | None, typer.Option(min=0.001, help="Or the uplink in megabits per second.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call this machine.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Add the [[device]] entry to this file for adelfl plan.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many devices are like this one.")] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help=r"Add the \[\[device]] entry to this file for adelfl plan; a new file gets a \[problem] as well.",
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw measured against modelled times.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     data_dir: DataDir = None,
@@ -36,12 +45,29 @@ def profile(
         sizes = [int(word) for word in batch_sizes.split(",")]
     except ValueError:
         raise ConfigError(f"--batch-sizes {batch_sizes}: must be whole numbers separated by commas") from None
+    for option, value in (("--upload", upload), ("--mbps", mbps)):
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{option} {value}: must be a finite number")
+    name = name or platform.node() or "device"
+    if out is not None:
+        _check_out(out, name)
+    if plot is not None:
+        from adelfl.report.style import check_picture
+
+        check_picture(plot)
     from adelfl.fitting import fit_laws
 
     found, megabytes = _measured(said, sizes, repeats)
-    laws = fit_laws(found.per_sample)
+    laws = sorted(fit_laws(found.per_sample), key=lambda law: law.distance)
+    if not found.grows:
+        warn(
+            "the layer times do not grow with the batch size beyond their noise, so compute is a guess; "
+            "try larger --batch-sizes, or more --repeats"
+        )
     seconds = upload + found.overhead + (8.0 * megabytes / mbps if mbps is not None else 0.0)
-    entry = {"name": name or platform.node() or "device", "compute": found.compute, "upload": seconds}
+    entry: dict[str, Any] = {"name": name, "compute": found.compute, "upload": seconds}
+    if count > 1:
+        entry["count"] = count
     if plot is not None:
         from adelfl.report.profile import draw_profile
         from adelfl.report.style import save
@@ -49,7 +75,7 @@ def profile(
         figures = (found.batch_sizes, found.backward, found.layers, found.line, found.per_sample, laws)
         save(draw_profile(*figures), plot)
     if out is not None:
-        _append(out, entry)
+        _append(out, entry, _problem(said, len(found.layers), entry))
     if as_json:
         typer.echo(json.dumps(_as_json(found, laws, entry)))
         return
@@ -87,16 +113,61 @@ def _measured(said: Any, sizes: list[int], repeats: int) -> tuple[Profile, float
 
 
 def _entry(values: dict[str, Any]) -> str:
-    lines = (f"{key} = {json.dumps(v) if isinstance(v, str) else f'{v:.6g}'}" for key, v in values.items())
-    return "\n".join(("[[device]]", *lines))
+    words = {key: json.dumps(v) if isinstance(v, str | int) else f"{v:.6g}" for key, v in values.items()}
+    return "\n".join(("[[device]]", *(f"{key} = {word}" for key, word in words.items())))
 
 
-def _append(path: Path, values: dict[str, Any]) -> None:
+def _problem(said: Any, layers: int, entry: dict[str, Any]) -> str:  # noqa: ANN401 - RunFile
+    """Return the [problem] that a new file begins with: the experiment's, and its time budget for this device."""
+    from adelfl.config.build import budget_for
+    from adelfl.fleet import Fleet
+
+    t = said.training
+    budget = budget_for(t, Fleet.of([entry["compute"]], [entry["upload"]]), layers)
+    why = (
+        "as configured"
+        if t.depth is None
+        else f"{entry['name']} finishes {t.depth:.0%} of its layers at batch {t.batch}"
+    )
+    return (
+        "# Written by adelfl profile. Set rounds and budget to yours.\n"
+        f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}  # seconds: {_in_a_line(why)}\n"
+    )
+
+
+def _in_a_line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _check_out(path: Path, name: str) -> None:
+    """Raise ConfigError if the entry cannot be added to the file: better before the measurement than after it."""
+    if path.suffix.lower() != ".toml":
+        raise ConfigError(f"--out {path}: the file's name must end in .toml")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: cannot be written (there is no folder {path.parent})")
+    if not path.exists():
+        return
+    from adelfl.config.sections import parse_toml, read_toml
+
+    devices = read_toml(path).get("device", [])
+    if any(isinstance(device, dict) and device.get("name") == name for device in devices):
+        raise ConfigError(
+            f"--out {path}: it has a device named {name!r} already; choose another --name, or remove that entry"
+        )
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"\n{_entry(values)}\n")
-    except OSError as trouble:
-        raise ConfigError(f"{path}: cannot be written ({trouble.strerror})") from None
+        parse_toml(f"{path.read_bytes().decode('utf-8-sig')}\n[[device]]\n")
+    except ValueError:
+        raise ConfigError(f"--out {path}: a [[device]] entry cannot be added to its key 'device'") from None
+
+
+def _append(path: Path, values: dict[str, Any], problem: str) -> None:
+    from adelfl.atomic import write_output
+
+    try:
+        before = path.read_bytes() if path.exists() else problem.encode()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    write_output(path, before + f"\n{_entry(values)}\n".encode())
 
 
 def _as_json(found: Profile, laws: list[Law], entry: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ def report(
 
     found = gather(runs)
     write_report(found, out, figures)
+    for place in found.empty:
+        typer.echo(f"note: {place}: no run there, passed over", err=True)
     for folder, why in found.troubles.items():
         typer.echo(f"warning: {folder}: {why}", err=True)
     typer.echo(f"Report: {out}" + (f"   Figures: {figures}" if figures is not None else ""))

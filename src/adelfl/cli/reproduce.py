@@ -75,9 +75,10 @@ def reproduce(
             print_study(study.title, study.source, outcome.tables(), outcome.to_json()["claims"])
             typer.echo(f"Tables and picture: {out / folder.name}.csv, .json, .png   Runs: {folder}")
     if page is not None:
+        from adelfl.atomic import write_output
         from adelfl.experiments.page import fill_page
 
-        page.write_text(fill_page(page.read_text(encoding="utf-8"), out), encoding="utf-8")
+        write_output(page, fill_page(page.read_text(encoding="utf-8"), out))
 
 
 def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:

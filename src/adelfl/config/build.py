@@ -98,7 +98,7 @@ def _build_experiment(said: RunFile) -> Experiment:
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(said, model, layers, dataset)
-    budget = _budget(t, fleet, len(layers))
+    budget = budget_for(t, fleet, len(layers))
     setting = Setting(
         fleet=misjudged(fleet, said.fleet.misjudged, said.fleet.misjudged_each, seed),
         layers=len(layers),
@@ -235,7 +235,8 @@ def _partition(said: DataSection, dataset: Dataset, devices: int, batch: int, se
     return dirichlet(dataset.y_train, devices, said.alpha, seed, min_size=least)
 
 
-def _budget(said: TrainingSection, fleet: Fleet, layers: int) -> float:
+def budget_for(said: TrainingSection, fleet: Fleet, layers: int) -> float:
+    """Return the time budget: as given, or the one in which a fleet finishes the given share of its layers."""
     from adelfl.theory.participation import deadline_for_depth
 
     if said.budget is not None:

@@ -13,10 +13,10 @@ from adelfl.config.sections import (
     Section,
     first_mistake,
     listed_fleet,
+    read_fleet,
     read_toml,
 )
 from adelfl.errors import ConfigError
-from adelfl.fleet import Fleet
 from adelfl.planner import Problem
 from adelfl.planner.problem import (
     MAX_BATCH,
@@ -54,20 +54,26 @@ class PlanFile(Section):
     device: list[PlanDevice] = Field(default_factory=list)
 
 
-def load_problem(path: Path, fleet_csv: Path | None = None) -> Problem:
+def load_problem(path: Path, fleet_file: Path | None = None) -> Problem:
     """Build the planner's problem from a file.
 
     Parameters
     ----------
     path : Path
         TOML file with [problem], [learning_rate], [constants] and [[device]].
-    fleet_csv : Path, optional
-        CSV file with columns compute, upload, count; takes the place of the [[device]] entries.
+    fleet_file : Path, optional
+        CSV file with columns compute, upload, count, or TOML file with [[device]] entries; takes the place of the
+        [[device]] entries of ``path``.
     """
     values = read_toml(path)
+    if "device" in values and "problem" not in values:
+        raise ConfigError(
+            f"{path}: describes devices, but has no [problem]; add one with rounds, budget and layers, or name this "
+            "file with --fleet beside a file that has one"
+        )
     try:
         said = PlanFile.model_validate(values)
-        fleet = Fleet.from_csv(fleet_csv) if fleet_csv else listed_fleet(said.device)
+        fleet = read_fleet(fleet_file) if fleet_file else listed_fleet(said.device)
         sizes = said.problem
         return Problem(
             fleet=fleet,
@@ -83,6 +89,6 @@ def load_problem(path: Path, fleet_csv: Path | None = None) -> Problem:
     except ValidationError as trouble:
         raise ConfigError(f"{path}: {first_mistake(PlanFile, trouble)}") from None
     except ConfigError as trouble:
-        if fleet_csv and str(trouble).startswith(str(fleet_csv)):
+        if fleet_file and str(trouble).startswith(str(fleet_file)):
             raise
         raise ConfigError(f"{path}: {trouble}") from None

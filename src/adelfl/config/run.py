@@ -21,6 +21,8 @@ from adelfl.config.sections import (
     Section,
     first_mistake,
     listed_fleet,
+    parse_toml,
+    read_fleet,
     read_toml,
 )
 from adelfl.errors import ConfigError
@@ -100,7 +102,7 @@ class FleetSection(Section):
         if listed or self.kind == "listed":
             return listed_fleet(listed)
         if self.file is not None:
-            return Fleet.from_csv(self.file)
+            return read_fleet(Path(self.file))
         n, seeded = self.devices, {"upload": self.upload, "seed": seed}
         if self.kind == "uniform":
             if self.high <= self.low:
@@ -323,9 +325,11 @@ def _make_absolute(values: dict[str, Any]) -> None:
 def parse_value(word: str) -> Any:  # noqa: ANN401 - whatever TOML can say
     """A value as TOML, or a bare word."""
     try:
-        return tomllib.loads(f"value = {word}")["value"]
+        return parse_toml(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:
         return word.strip()
+    except ValueError as error:
+        raise ConfigError(f"{word.strip()[:40]}…: not a value ({error})") from None
 
 
 def _set(values: dict[str, Any], change: str) -> None:

@@ -82,16 +82,48 @@ def listed_fleet(entries: Sequence[DeviceEntry]) -> Fleet:
     )
 
 
+class _FleetFile(Section):
+    """The part of a TOML file that describes devices; everything else in it is left to other readers."""
+
+    model_config = ConfigDict(extra="ignore")
+    device: list[DeviceEntry] = Field(default_factory=list)
+
+
+def read_fleet(path: Path) -> Fleet:
+    """Read a fleet from the [[device]] entries of a TOML file, or from a CSV file.
+
+    Parameters
+    ----------
+    path : Path
+        Its ending tells which: ``.toml``, as ``adelfl profile`` writes it, or any other.
+    """
+    if path.suffix.lower() != ".toml":
+        return Fleet.from_csv(path)
+    try:
+        return listed_fleet(_FleetFile.model_validate(read_toml(path)).device)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {first_mistake(_FleetFile, error)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; all that can be wrong with it is a ValueError."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file, or say in one sentence why not."""
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        return parse_toml(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except OSError as trouble:
         raise ConfigError(f"{path}: cannot be read ({trouble.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as trouble:
+    except ValueError as trouble:
         raise ConfigError(f"{path}: not valid TOML ({trouble})") from None
 
 
@@ -152,5 +184,8 @@ def _allowed(file: type[Section], path: list[Any]) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integers of more than 4,300 digits
+        return "a number of thousands of digits"
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -95,7 +95,10 @@ class Guard:
         if page and compare_digest(_digest(said), self._key):
             new["set-cookie"] = f"{COOKIE}={self._key}; HttpOnly; SameSite=Strict; Path=/"
             return None
-        return 401, "a token is needed; open the address that adelfl dashboard printed, with ?token= in it"
+        return 401, (
+            "a token is needed; open the address that adelfl dashboard printed with ?token= in it, or add ?token= and "
+            "the token that it was started with (--token or ADELFL_DASHBOARD_TOKEN)"
+        )
 
     def _knows(self, headers: dict[str, str]) -> bool:
         assert self._key is not None

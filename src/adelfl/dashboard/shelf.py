@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adelfl.activity import RECENT as _RECENT
+from adelfl.activity import activity, locked_inodes, patience_for
 from adelfl.clock import monotonic, wall_seconds
 from adelfl.dashboard.files import CorruptRunError, as_count, as_number, as_text, as_texts, read_json
 from adelfl.dashboard.rows import Row, Tail, last_rows
@@ -21,21 +22,7 @@ _ABOUT = frozenset({"config", "seed", "strategy", "label", "budget", "rounds", "
 _RESULT = frozenset({"final_accuracy", "rounds", "time"})
 _FILES = ("run.json", "rounds.jsonl", "result.json", "failed.json")
 _DEEPEST = 8  # folders below the first
-_RECENT = 15.0  # seconds in which a file that grows is taken for one that somebody writes
 _TAILS = 32  # runs whose rows are kept in memory
-
-
-def locked_inodes() -> set[int]:
-    """Files that a process of this machine has locked.
-
-    A writer locks its folder. To try the lock would tell as well, and everywhere, but could get in the way of a writer
-    that begins at that moment. Devices are not compared: some file systems tell two stories about theirs.
-    """
-    try:
-        text = Path("/proc/locks").read_text(encoding="ascii")
-    except OSError:
-        return set()
-    return {int(inode) for inode in re.findall(r" FLOCK .* WRITE -?\d+ [0-9a-f]+:[0-9a-f]+:(\d+) ", text)}
 
 
 @dataclass
@@ -129,12 +116,8 @@ class Shelf:
             return card | {"state": "corrupt", "why": tail.trouble}
         if card["state"] != "open":
             return card
-        try:
-            busy = os.stat(known.folder).st_ino in locked
-        except OSError:
-            busy = False
-        running = busy or now - card["changed"] < known.patience
-        return card | {"state": "running" if running else "stopped"}
+        now_is = activity(known.folder, now - card["changed"], known.patience, locked)
+        return card | {"state": "stopped" if now_is == "stopped" else "running"}
 
     def about(self, name: str) -> Card | None:
         """All that is shown of a run but its rows; None if there is no such run."""
@@ -201,8 +184,7 @@ def _card(name: str, folder: Path, stats: list[os.stat_result | None], changed: 
             if last is not None:
                 share = min(1.0, last["time"] / budget) if budget else 0.0
                 card |= {"round": last["round"], "time": last["time"], "progress": max(0.0, share)}
-                if card["clock"] == "real":
-                    patience = max(_RECENT, 2.0 * (last["deadline"] or 0.0))
+                patience = max(patience, patience_for(card["clock"], last["deadline"] or 0.0))
         if failed is not None:
             why = as_text(read_json(folder / "failed.json", frozenset({"error"}))["error"])
             card |= {"state": "failed", "why": why}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from adelfl.atomic import write_output
 from adelfl.errors import ConfigError
 from adelfl.experiments.study import Cell, Claim, Study
 from adelfl.record import RunRecord, find_runs
@@ -230,12 +232,13 @@ class Outcome:
 
 def _write_rows(path: Path, kind: type[Any], rows: Iterable[Any]) -> None:
     names = [f.name for f in fields(kind)]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        for row in rows:
-            values = asdict(row)
-            writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in map(values.__getitem__, names)])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        values = asdict(row)
+        writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in map(values.__getitem__, names)])
+    write_output(path, text.getvalue())
 
 
 def _read_rows(path: Path, kind: type[Any]) -> list[Any]:

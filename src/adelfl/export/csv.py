@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from typing import Any
 
+from adelfl.atomic import write_output
 from adelfl.export.entry import SCALARS, SPREADS, Entry, Source
 
 
@@ -15,7 +17,8 @@ class CsvLog:
     def __init__(self, source: Source) -> None:
         self._path = source.folder / "rounds.csv"
         spreads = [f"{name}/{word}" for name in SPREADS for word in ("min", "median", "max")]
-        self._file = self._path.open("w", newline="", encoding="utf-8")
+        # Unless the run is still going, the file is written at once when it is complete.
+        self._file = self._path.open("w", newline="", encoding="utf-8") if source.live else io.StringIO(newline="")
         self._lines = csv.DictWriter(self._file, ["round", *SCALARS, *spreads, *source.layers])
         self._lines.writeheader()
 
@@ -24,6 +27,12 @@ class CsvLog:
         self._lines.writerow({"round": entry.round, **entry.scalars, **entry.quantiles})
 
     def close(self, result: Mapping[str, Any] | None) -> str:
-        """Close the file."""
+        """Write the file, or close it."""
+        if isinstance(self._file, io.StringIO):
+            write_output(self._path, self._file.getvalue())
         self._file.close()
         return str(self._path)
+
+    def discard(self) -> None:
+        """Forget the lines."""
+        self._file.close()

@@ -59,15 +59,19 @@ class Source:
         Of its record.
     about : dict
         Its run.json.
+    live : bool
+        Whether the run is still going: rounds are then to be seen at once. Otherwise files are seen when they are
+        complete.
     """
 
     folder: Path
     about: dict[str, Any]
+    live: bool = False
 
     @classmethod
-    def of(cls, record: RunRecord) -> Source:
+    def of(cls, record: RunRecord, *, live: bool = False) -> Source:
         """What a record says of itself."""
-        return cls(record.folder, record.about)
+        return cls(record.folder, record.about, live)
 
     @property
     def started(self) -> float:
@@ -107,3 +111,6 @@ class Log(Protocol):
 
     def close(self, result: Mapping[str, Any] | None) -> str:
         """End the log; ``result`` is the run's summary, None if it did not end well. Says where the log is."""
+
+    def discard(self) -> None:
+        """Remove what was written by an export that failed; an earlier export stays as it was."""

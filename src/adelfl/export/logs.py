@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -40,12 +40,16 @@ def export_run(folder: Path, target: str) -> str:
     """Export a record that exists; says where to."""
     record = RunRecord.open(folder)
     rows, source, opens = record.rounds, Source.of(record), find_target(target)
+    log = None
     try:
         log = opens(source)
         for row in rows:
             log.add(source.entry(row))
         return log.close(record.result)
     except Exception as trouble:
+        if log is not None:
+            with suppress(Exception):  # the first error is the one to be told
+                log.discard()
         raise AdelError(f"{folder}: cannot be exported to {target} ({_said(trouble)})") from trouble
 
 
@@ -77,7 +81,7 @@ class Logs:
         wanted, self._wanted = self._wanted, {}
         for target, opens in wanted.items():
             with self._careful(target):
-                source = Source.of(RunRecord.open(self._folder))
+                source = Source.of(RunRecord.open(self._folder), live=True)
                 self._logs[target] = source, opens(source)
         for target, (source, log) in list(self._logs.items()):
             with self._careful(target):

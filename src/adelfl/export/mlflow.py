@@ -67,6 +67,10 @@ class MlflowLog:
         self._client.set_terminated(self._run, "KILLED" if result is None else "FINISHED", end)
         return f"{self._where}, experiment {_EXPERIMENT}, run {self._run}"
 
+    def discard(self) -> None:
+        """Mark the run as failed; what was sent stays."""
+        self._client.set_terminated(self._run, "FAILED", self._milliseconds(self._end))
+
 
 def _client() -> tuple[Any, str]:
     said = os.environ.get("MLFLOW_TRACKING_URI")

@@ -6,7 +6,11 @@ axis "Relative" shows virtual time.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +29,21 @@ class TensorBoardLog:
 
     def __init__(self, source: Source) -> None:
         self._folder = source.folder / "tensorboard"
-        for old in self._folder.glob("events.out.tfevents.*"):
-            old.unlink()
+        # Unless the run is still going, the events are written elsewhere until they are complete.
+        self._written = self._folder if source.live else source.folder / ".tensorboard.tmp"
+        if source.live:
+            self._remove(self._old())
+        else:
+            shutil.rmtree(self._written, ignore_errors=True)
         self._started = source.started
-        self._writer = EventFileWriter(str(self._folder), flush_secs=_FLUSH_SECONDS)
+        self._writer = EventFileWriter(str(self._written), flush_secs=_FLUSH_SECONDS)
+
+    def _old(self) -> list[Path]:
+        return list(self._folder.glob("events.out.tfevents.*"))
+
+    def _remove(self, files: list[Path]) -> None:
+        for file in files:
+            file.unlink()
 
     def add(self, entry: Entry) -> None:
         """Write one event with all that a round has."""
@@ -38,9 +53,24 @@ class TensorBoardLog:
         self._writer.add_event(Event(wall_time=wall_time, step=entry.round, summary=Summary(value=values)))
 
     def close(self, result: Mapping[str, Any] | None) -> str:
-        """Write what is left."""
+        """Write what is left, and put it in the place of an earlier export."""
         self._writer.close()
+        if self._written != self._folder:
+            new = {file.name for file in self._written.glob("*")}
+            old = [file for file in self._old() if file.name not in new]
+            self._folder.mkdir(exist_ok=True)
+            for name in new:
+                os.replace(self._written / name, self._folder / name)
+            self._remove(old)
+            shutil.rmtree(self._written, ignore_errors=True)
         return str(self._folder)
+
+    def discard(self) -> None:
+        """Remove the events of an export that is not complete."""
+        with suppress(Exception):  # its thread may have failed
+            self._writer.close()
+        if self._written != self._folder:
+            shutil.rmtree(self._written, ignore_errors=True)
 
 
 def _histogram(numbers: list[float]) -> HistogramProto:

@@ -100,8 +100,9 @@ def name_ends(ax: Axes, ends: list[tuple[float, str, str]], x: float) -> None:
 
 
 def _about_seeds(contenders: list[Contender]) -> str:
-    seeds = max(len(c.records) for c in contenders)
-    return f"mean of {seeds} seeds, band: ± standard error" if seeds > 1 else ""
+    seeds = sorted({len(c.results) for c in contenders})
+    span = f"{seeds[-1]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return f"mean of {span} seeds, band: ± standard error" if seeds[-1] > 1 else ""
 
 
 def _plot_deadlines(ax: Axes, contenders: list[Contender]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from adelfl.errors import AdelError, ConfigError
-from adelfl.record import find_runs
+from adelfl.record import run_folders
 from adelfl.report.comparison import Contender
 from adelfl.report.style import looks_of
 from adelfl.report.traces import Trace, read_trace
@@ -64,11 +64,14 @@ class Gathered:
         Every run that can be read, by folder.
     troubles : dict
         Folders that cannot be read, and why; and those left out as doubles.
+    empty : list of Path
+        Places without a run.
     """
 
     groups: list[Group]
     traces: list[Trace]
     troubles: dict[Path, str]
+    empty: list[Path] = field(default_factory=list)
 
     @property
     def drawn(self) -> list[Trace]:
@@ -87,11 +90,12 @@ def gather(places: Sequence[Path]) -> Gathered:
     Raises
     ------
     ConfigError
-        If a place holds no run, if none can be read, or if there are too many strategies for one report.
+        If a place does not exist, if no run can be read, or if there are too many strategies for one report.
     """
     traces: list[Trace] = []
     troubles: dict[Path, str] = {}
-    for folder in dict.fromkeys(folder for place in places for folder in _folders(place)):
+    folders, empty = run_folders(places)
+    for folder in folders:
         try:
             traces.append(read_trace(folder))
         except AdelError as trouble:
@@ -106,16 +110,7 @@ def gather(places: Sequence[Path]) -> Gathered:
             f"these runs are of {len(by_label)} strategies or configurations; a report compares up to {MOST_GROUPS}: "
             "name fewer folders"
         )
-    return Gathered(_groups(by_label), traces, troubles)
-
-
-def _folders(place: Path) -> list[Path]:
-    if not place.is_dir():
-        raise ConfigError(f"{place}: {'not a folder' if place.exists() else 'no such folder'}")
-    found = [place] if (place / "run.json").is_file() else [record.folder for record in find_runs(place)]
-    if not found:
-        raise ConfigError(f"{place}: no runs in it (a run is a folder with a run.json)")
-    return found
+    return Gathered(_groups(by_label), traces, troubles, empty)
 
 
 def _without_doubles(traces: list[Trace], troubles: dict[Path, str]) -> list[Trace]:

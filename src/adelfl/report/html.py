@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from adelfl.atomic import write_output
 from adelfl.errors import ConfigError
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.groups import Gathered, Group, differing
@@ -39,10 +40,7 @@ def write_report(gathered: Gathered, path: Path, figures: Path | None = None) ->
         *(joined([tag("h2", name, id=anchor), body]) for anchor, name, body in sections),
         tag("footer", "Made by adelfl report. All of it is in this file, which loads nothing.", kind="soft"),
     )
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as trouble:
-        raise ConfigError(f"{path}: cannot be written ({trouble.strerror})") from None
+    write_output(path, text)
     if figures is not None:
         for p in drawn:
             p.save(figures)

@@ -190,10 +190,13 @@ def _about_cells(traces: list[Trace]) -> str:
 
 
 def _about_batches(groups: list[Group]) -> str:
-    fixed: dict[float, list[str]] = {}
+    fixed: dict[tuple[float, str], list[str]] = {}
+    idle: dict[str, list[str]] = {}
     for g in groups:
         if len(sizes := one_batch(g)) == 1:
-            fixed.setdefault(sizes.pop(), []).append(g.label)
+            fixed.setdefault((sizes.pop(), _idle_share(g)), []).append(g.label)
+        elif sizes and _idle_share(g):
+            idle.setdefault(_idle_share(g), []).append(g.label)
     said = []
     if varied(groups):
         said.append(
@@ -201,8 +204,21 @@ def _about_batches(groups: list[Group]) -> str:
             "half, the lighter one all of them. Fewer samples for a slow device mean more layers in time, but a "
             "noisier step."
         )
-    said += [f"Always {size:g} for every device: {', '.join(labels)}." for size, labels in sorted(fixed.items())]
+    said += [f"Left out: the {share} that have no samples ({', '.join(labels)})." for share, labels in idle.items()]
+    for (size, share), labels in sorted(fixed.items()):
+        who = f"every device that trains, none for the other {share}" if share else "every device"
+        said.append(f"Always {size:g} for {who}: {', '.join(labels)}.")
     return " ".join(said) or _NOTHING
+
+
+def _idle_share(group: Group) -> str:
+    """Return the share of devices asked whose batch was empty, in words; an empty text if there was none."""
+    idle = sum(int(trace.idle.sum()) for trace in group.traces)
+    asked = sum(devices.size for trace in group.traces for devices in trace.asked)
+    if not idle:
+        return ""
+    share = idle / asked
+    return f"{share:.0%} of devices" if share >= 0.005 else "fewer than 1% of devices"
 
 
 def _representatives(groups: list[Group]) -> list[tuple[str, Trace]]:

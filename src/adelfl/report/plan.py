@@ -40,11 +40,11 @@ def _draw_deadlines(ax: Axes, solution: Solution) -> None:
     t = np.arange(1, T.size + 1)
     uniform = solution.uniform.deadline
     ax.step(t, T, where="mid", color=BLUE, label="plan")
-    ax.axhline(uniform, color=GREY, linestyle="--", linewidth=1.3, label=f"uniform, {uniform:.3g} s")
+    ax.axhline(uniform, color=GREY, linestyle="--", linewidth=1.3, label=f"uniform deadline, {uniform:.3g} s")
     ax.fill_between(t, T, uniform, where=(uniform < T).tolist(), step="mid", color=BLUE, alpha=0.15, linewidth=0)
     ax.fill_between(t, T, uniform, where=(uniform > T).tolist(), step="mid", color=ORANGE, alpha=0.2, linewidth=0)
     ax.set_ylim(bottom=0, top=1.12 * T.max())
-    ax.set(title="When each round closes", ylabel="deadline, seconds")
+    ax.set(title="Deadlines", ylabel="deadline, seconds")
     ax.legend(loc="best")
 
 
@@ -55,10 +55,10 @@ def _draw_depth(ax: Axes, solution: Solution) -> None:
     without = float(solution.baseline.thinned(_SHOWN_GROUPS).expected_depth([0])[0]) / L
     ax.plot(rounds + 1, plan, color=BLUE, label="plan")
     batch = solution.problem.baseline_batch
-    ax.axhline(without, color=GREY, linestyle="--", linewidth=1.3, label=f"uniform, batch {batch}")
+    ax.axhline(without, color=GREY, linestyle="--", linewidth=1.3, label=f"uniform deadline, batch {batch}")
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
-    ax.set(title="How deep devices get on average", ylabel="share of layers")
+    ax.set(title="Mean depth of the devices", ylabel="share of layers")
     ax.legend(loc="upper right")
 
 
@@ -86,11 +86,13 @@ def _draw_batches(ax: Axes, solution: Solution) -> None:
             ax.step(rounds + 1, sizes[:, u], where="mid", color=colour, label=name)
     else:
         low, middle, high = np.quantile(sizes, (0.0, 0.5, 1.0), axis=1)
-        ax.fill_between(rounds + 1, low, high, color=BLUE, alpha=0.18, linewidth=0, label="slowest to fastest")
-        ax.plot(rounds + 1, middle, color=BLUE, label="median")
+        ax.fill_between(rounds + 1, low, high, color=BLUE, alpha=0.18, linewidth=0, label="smallest to largest")
+        ax.plot(rounds + 1, middle, color=BLUE, label="median device group")
     batch = solution.problem.baseline_batch
-    ax.axhline(batch, color=GREY, linestyle="--", linewidth=1.3, label=f"baseline, {batch}")
+    ax.axhline(batch, color=GREY, linestyle="--", linewidth=1.3, label=f"without a plan, {batch}")
     ax.set_ylim(0, 1.1 * max(batch, sizes.max()))
     ax.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-    ax.set(title="Samples per device", ylabel="batch size")
+    ax.set(title="Batch sizes", ylabel="samples per device")
+    if out := sum(s.count for s in solution.sitting_out):
+        ax.plot([], [], " ", label=f"sitting out: {out} of {solution.problem.fleet.size}")
     ax.legend(loc="center right", frameon=True, framealpha=0.8, edgecolor="none")

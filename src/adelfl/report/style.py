@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
+from adelfl.atomic import replacing
 from adelfl.errors import ConfigError
 
 # Okabe and Ito's palette.
@@ -85,19 +87,20 @@ def check_picture(path: Path) -> None:
         raise ConfigError(f"{path}: a picture's name must end in one of {', '.join(allowed)}")
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: cannot be written (there is no folder {path.parent})")
-    was_there = path.exists()
+    if path.is_dir():
+        raise ConfigError(f"{path}: cannot be written (it is a folder)")
     try:
-        path.open("ab").close()
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
     except OSError as trouble:
         raise ConfigError(f"{path}: cannot be written ({trouble.strerror})") from None
-    if not was_there:
-        path.unlink()
 
 
 def save(fig: Figure, path: Path, dpi: int = 150) -> None:
-    """Write the figure; the ending of the name tells the format."""
+    """Write the figure, whole or not at all; the ending of the name tells the format."""
     check_picture(path)
     try:
-        fig.savefig(path, dpi=dpi)
+        with replacing(path, shared=True) as temporary:
+            fig.savefig(temporary, dpi=dpi, format=path.suffix.lstrip(".").lower())
     except OSError as trouble:
-        raise ConfigError(f"{path}: cannot be written ({trouble.strerror})") from None
+        raise ConfigError(f"{path}: cannot be written ({trouble.strerror or trouble})") from None

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
@@ -35,8 +36,8 @@ def draw_sweep(sweep: Sweep, title: str) -> Figure:
     with matplotlib.rc_context(RC):
         fig = figure(11.5, 4.4)
         left, middle, right = fig.subplots(1, 3)
-        left.set(title="What a plan can change", ylabel="excess, the plannable part of the bound", yscale="log")
-        middle.set(title="The whole bound", ylabel="bound on the squared error")
+        left.set(title="Excess", ylabel="excess, what a plan can change", yscale="log")
+        middle.set(title="Bound", ylabel="bound on the squared error")
         _draw_error(left, sweep, "excess")
         _draw_error(middle, sweep, "bound")
         _look_at_compared(middle, sweep)
@@ -46,7 +47,9 @@ def draw_sweep(sweep: Sweep, title: str) -> Figure:
         named = {
             label: line for ax in (left, right) for line, label in zip(*ax.get_legend_handles_labels(), strict=True)
         }
-        fig.legend(named.values(), named.keys(), loc="outside lower center", ncols=len(named))
+        if any(p not in sweep.compared for p in _feasible(sweep)):
+            named["faded: other devices served"] = Line2D([], [], color=BLUE, alpha=_FADED)
+        fig.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(4, len(named)))
         said = "\n".join(textwrap.wrap(sweep.outcome, 150))
         fig.suptitle(f"{title}\n{said}", fontsize=9, x=0.01, ha="left", color="#333333")
     return fig
@@ -100,7 +103,7 @@ def _draw_shares(ax: Axes, sweep: Sweep) -> None:
     _draw_lines(ax, sweep, "depth", "plan", **_mark(sweep))
     served = [p.served / sweep.devices for p in points]
     ax.step([p.value for p in points], served, where="mid", color=GREEN, label="devices served")
-    ax.set(title="How deep devices get on average", ylabel="share of layers, of devices", ylim=(0, 1.03))
+    ax.set(title="Mean depth, and devices served", ylabel="share of layers; share of devices", ylim=(0, 1.03))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
 
 
@@ -122,7 +125,7 @@ def _finish(ax: Axes, sweep: Sweep) -> None:
         ax.axvspan(edges[i], edges[i + 1], color=RED, alpha=0.15, linewidth=0, label=label)
         label = ""
     if values[0] < sweep.now < values[-1]:
-        ax.axvline(sweep.now, color=GREY, linewidth=1.0, linestyle=":", label=f"now: {sweep.words(sweep.now)}")
+        ax.axvline(sweep.now, color=GREY, linewidth=1.0, linestyle=":", label=f"as given: {sweep.words(sweep.now)}")
     if sweep.knee is not None:
         name = f"{'soft knee' if sweep.knee.soft else 'knee'}: {sweep.words(sweep.knee.value)}"
         ax.axvline(sweep.knee.value, color=ORANGE, linewidth=1.3, zorder=1, label=name)

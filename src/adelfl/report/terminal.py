@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from adelfl.activity import Activity, activity, locked_inodes, patience_for
+from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError
 from adelfl.fitting import Law
 from adelfl.planner import Solution, Sweep
@@ -41,7 +43,13 @@ def _print_whole(table: Table, console: Console) -> None:
 
     On a screen columns of words are folded first; elsewhere a line is as long as it has to be.
     """
-    needs = Measurement.get(console, console.options.update(max_width=10_000), table)
+    wide = console.options.update(max_width=10_000)
+    for column in table.columns:
+        if column.no_wrap:  # rich takes the longest word of such a column for its least width
+            column.min_width = max(
+                Measurement.get(console, wide, text).maximum for text in (column.header, *column.cells)
+            )
+    needs = Measurement.get(console, wide, table)
     table.width = max(needs.minimum, min(needs.maximum, console.width)) if console.is_terminal else needs.maximum
     console.print(table, crop=False)
 
@@ -113,7 +121,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     console = console or Console(highlight=False)
     ceiling = next((float(c.final.mean()) for c in contenders if c.name == "oracle"), None)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("strategy")
+    table.add_column("strategy", overflow="fold")
     for title in ("final", *(f"at\n{q}" for q in QUARTERS), "of\noracle", "depth", "rounds"):
         table.add_column(title, justify="right", no_wrap=True)
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
@@ -124,12 +132,18 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
         quarters = [f"{c.at(q):.0%}" for q in QUARTERS]
         table.add_row(escape(c.label), final, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}", style=style)
     _print_whole(table, console)
-    seeds = max(c.final.size for c in contenders)
     console.print(
-        f"[dim]mean ± standard error over {seeds} {'seed' if seeds == 1 else 'seeds'}; final: mean over the "
+        f"[dim]mean ± standard error over {escape(_seeds(contenders))}; final: mean over the "
         "last tenth of the budget; depth: mean share of layers that devices finished in time[/dim]",
         soft_wrap=not console.is_terminal,
     )
+
+
+def _seeds(contenders: list[Contender]) -> str:
+    """Return the number of seeds that are averaged over, with the strategies of which fewer runs finished."""
+    most = max(c.final.size for c in contenders)
+    fewer = ", ".join(f"{c.final.size} of {c.label}" for c in contenders if c.final.size < most)
+    return f"{most} {'seed' if most == 1 else 'seeds'}" + (f" ({fewer}: the others failed)" if fewer else "")
 
 
 def print_study(
@@ -193,19 +207,20 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
     if not records:
         console.print(f"no runs below {escape(str(root))}")
         return
+    locked = locked_inodes()
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("run", "strategy", "seed", "rounds", "accuracy", "state"):
         number = title in ("seed", "rounds", "accuracy")
         table.add_column(title, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for record in records:
         try:
-            table.add_row(escape(str(record.folder)), *_line(record))
-        except (AdelError, KeyError, TypeError, ValueError) as trouble:
+            table.add_row(escape(str(record.folder)), *_line(record, locked))
+        except (AdelError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as trouble:
             table.add_row(escape(str(record.folder)), *4 * ("",), f"[red]unreadable: {escape(str(trouble))}[/red]")
     _print_whole(table, console)
 
 
-def _line(record: RunRecord) -> tuple[str, str, str, str, str]:
+def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]:
     about, result = record.about, record.result
     if result is not None:
         final = result["final_accuracy"]
@@ -217,17 +232,26 @@ def _line(record: RunRecord) -> tuple[str, str, str, str, str]:
         again = f"adelfl resume {escape(shlex.quote(str(record.folder)))}"
         if about.get("clock") == "real":
             again = "its ServerApp, started again, goes on"
-        state = f"[yellow]interrupted or running; {again}[/yellow]"
+        said = {"locked": "running", "recent": f"running, or just stopped; {again}", "stopped": f"stopped; {again}"}
+        state = f"[yellow]{said[_activity(record, locked)]}[/yellow]"
         if record.failure is not None:
             state = f"[red]failed: {escape(record.failure)}[/red]"
     return escape(about["label"]), str(about["seed"]), rounds, accuracy, state
+
+
+def _activity(record: RunRecord, locked: set[int]) -> Activity:
+    files = [record.folder / name for name in ("run.json", "rounds.jsonl")]
+    changed = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+    last = record.rounds[-1].get("deadline") if record.rounds else None
+    patience = patience_for(record.about.get("clock", "virtual"), float(last or 0.0))
+    return activity(record.folder, wall_seconds() - changed, patience, locked)
 
 
 def print_run(record: RunRecord, console: Console | None = None) -> None:
     """Print a run: what it was, how accuracy went, which layers were filled."""
     console = console or Console(highlight=False)
     about = record.about
-    label, seed, rounds, accuracy, state = _line(record)
+    label, seed, rounds, accuracy, state = _line(record, locked_inodes())
     console.print(
         f"[bold]{label}[/bold], seed {seed}, {about['devices']} devices, {len(about['layers'])} layers: {state}"
     )
@@ -258,7 +282,8 @@ def print_sweep(sweep: Sweep, title: str, console: Console | None = None) -> Non
     console = console or Console(highlight=False)
     console.print(f"[bold]{escape(title)}[/bold]")
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in (sweep.key, "excess", "uniform", "bound", "mean depth", "served"):
+    key = {"without": "devices\nleft out"}.get(sweep.key, f"\n{sweep.key}")
+    for name in (key, "excess,\nplan", "excess,\nuniform", "bound,\nplan", "mean\ndepth", "devices\nserved"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for p in sweep.points:

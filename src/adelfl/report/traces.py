@@ -57,6 +57,8 @@ class Trace:
         Share of the devices asked whose layer was merged.
     batches : ndarray, shape (R, 5)
         BATCH_QUANTILES of the batch sizes of those who had any; NaN where nobody had.
+    idle : ndarray, shape (R,)
+        Number of devices asked whose batch was empty.
     depths : list of R ndarrays
         Share of its layers that each device asked finished, 0 where nothing of it was used.
     asked : list of R ndarrays
@@ -73,6 +75,7 @@ class Trace:
     loss: Floats
     coverage: Floats
     batches: Floats
+    idle: Ints
     depths: list[Floats]
     asked: list[Ints]
     refused: Counter[str]
@@ -168,10 +171,13 @@ def _trace(record: RunRecord, rows: list[dict[str, Any]]) -> Trace:
     done = [row for row in rows if row["round"] > 0]
     looked = [row for row in rows if row["accuracy"] is not None or row["loss"] is not None]
     coverage, batches, depths, asked, refused = np.zeros((len(done), L)), [], [], [], Counter[str]()
+    idle = np.zeros(len(done), dtype=np.int64)
     for t, row in enumerate(done):
         depth, contributors = _numbers(row["depth"]), _numbers(row["contributors"])
         coverage[t] = contributors / max(1, depth.size)
-        batches.append(_quantiles(_numbers(row["batch"])))
+        batch = _numbers(row["batch"])
+        batches.append(_quantiles(batch))
+        idle[t] = np.count_nonzero(batch == 0)
         depths.append(_used(depth, contributors, steps) / steps)
         asked.append(_numbers(row.get("devices", range(depth.size))).astype(np.int64))
         if asked[-1].size != depth.size:
@@ -187,6 +193,7 @@ def _trace(record: RunRecord, rows: list[dict[str, Any]]) -> Trace:
         loss=np.array([row["loss"] for row in looked], dtype=np.float64),
         coverage=coverage,
         batches=np.array(batches).reshape(-1, len(BATCH_QUANTILES)),
+        idle=idle,
         depths=depths,
         asked=asked,
         refused=refused,

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.latency import Exponential, work_of
+from adelfl.latency import Exponential, of_devices, work_of
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.crew import Crew
 from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
@@ -208,9 +208,10 @@ class Adel(Strategy):
             latency, L = self.setting.latency, self.setting.layers
             through = o.z >= L * self.setting.local_iterations
             work, silence = work_of(latency, o.z, L), None
-            if not isinstance(latency, Exponential):
+            if type(latency) is not Exponential:
                 mean = np.maximum(o.batch, 1) / self.beliefs.compute(o.devices)
-                silence = 1.0 - latency.delivery(mean, np.zeros(mean.size), o.seconds, L)[:, -1]
+                theirs = of_devices(latency, o.devices)
+                silence = 1.0 - theirs.delivery(mean, np.zeros(mean.size), o.seconds, L)[:, -1]
             self.beliefs.observe(o.devices, o.batch, work, o.seconds, o.upload, through, silence)
         t = o.t + 1
         if t >= self._rounds or o.left <= 0:
@@ -270,7 +271,7 @@ class Adel(Strategy):
             local_iterations=s.local_iterations,
             latency=s.latency,
         )
-        if isinstance(s.latency, Exponential):
+        if type(s.latency) is Exponential:
             self._expected = _times_filled(schedule)
             if self._expected[-1] < min(1.0, _LIKELY * schedule.rounds):
                 R, many = schedule.rounds, schedule.rounds > 1
