@@ -39,10 +39,6 @@ def backwards(shape, classes, seed):
     return nn.Sequential(nn.Flatten(), nn.Linear(7, classes))
 
 
-def dropping(shape, classes, seed):
-    return nn.Sequential(*linear(shape, classes, seed), nn.Dropout(0.5))
-
-
 def frozen(shape, classes, seed):
     return linear(shape, classes, seed).requires_grad_(False)
 
@@ -195,7 +191,6 @@ MISTAKES = {
     "factory that makes no data": ("data.factory=test_run_config:nothing", "must return an adelfl.data.Dataset"),
     "layers that cannot be found": ("model.factory=test_run_config:unused", "'spare' plays no part"),
     "model that does not run": ("model.factory=test_run_config:backwards", "cannot be run on the example input"),
-    "dropout": ("model.factory=test_run_config:dropping", "dropout with p = 0.5 is not supported"),
     "all frozen": ("model.factory=test_run_config:frozen", "cannot be trained"),
     "layers that are not there": ("model.layers=[['dense9']]", "'dense9'"),
     "layers that leave some out": ("model.layers=[['dense1'], ['dense2']]", "is in no entry"),

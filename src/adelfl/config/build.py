@@ -179,10 +179,9 @@ def build_network(said: RunFile) -> tuple[Dataset, nn.Module, tuple[Layer, ...]]
 def _network(said: RunFile, dataset: Dataset) -> tuple[nn.Module, tuple[Layer, ...]]:
     import torch
 
-    from adelfl.learning.layers import check_output, check_supported, find_layers, given_layers
+    from adelfl.learning.layers import check_output, find_layers, given_layers
 
     model = _model(said.model, dataset, said.training.seed)
-    check_supported(model)
     example = torch.from_numpy(dataset.x_train[:2])
     check_output(model, example, dataset.classes)
     return model, given_layers(model, said.model.layers) if said.model.layers else find_layers(model, example)

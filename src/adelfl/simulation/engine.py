@@ -20,6 +20,7 @@ from adelfl.errors import AdelError, ConfigError
 from adelfl.learning.engines import build_engine, find_device
 from adelfl.learning.estimate import look_at
 from adelfl.learning.hetero import Hetero
+from adelfl.learning.masks import draws_numbers, mask_seeds
 from adelfl.learning.work import RoundWork, Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter
 from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
@@ -151,6 +152,7 @@ class _Run:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
         else:
             self.engine = build_engine(e.engine, self.model, e.layers, samples, e.local, widths=widths)
+        self.draws_masks = draws_numbers(self.model, samples.x[:2])
         self.summary = Summary(s.budget, s.layers * s.local_iterations)
         # Evenly spaced, and whatever the summary looks at; a round that ends there to rounding errors ends by then.
         evenly = {(k + 1) / e.evaluations for k in range(e.evaluations)}
@@ -212,9 +214,9 @@ class _Run:
         return deque(self._ready(r, own) for r, own in zip(few, rows, strict=True))
 
     def _ready(self, r: _Round, rows: tuple[Ints, ...]) -> _Ready:
-        work = RoundWork(
-            rows, r.orders.batch, r.A, r.progress, float(self.strategy.learning_rates[r.t]), r.orders.width
-        )
+        rate = float(self.strategy.learning_rates[r.t])
+        seeds = mask_seeds(self.experiment.seed, r.t, r.devices) if self.draws_masks else None
+        work = RoundWork(rows, r.orders.batch, r.A, r.progress, rate, r.orders.width, seeds)
         return _Ready(r, work, self.engine.prepare(work) if any(r.row["contributors"]) else None)
 
     def _round(self, t: int, now: float) -> _Round | None:
