@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.partition import Partition
-from adelfl.latency import Exponential
+from adelfl.latency import Exponential, delivery_of, layer_times_of, upload_times_of
 from adelfl.seeds import rng_for
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting, Strategy
@@ -63,9 +63,10 @@ def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: In
     # A submodel is as much smaller to train as to send.
     scale = 1.0 if orders.width is None else orders.width**2
     cost = orders.batch * scale
-    rng = rng_for(world.seed, "latency", t)
-    finished = np.cumsum(world.latency.layer_times(rng, cost / world.speed(devices, now), E * L, L), axis=1)
-    upload = world.latency.upload_times(rng, world.upload[devices] * scale, L)
+    rng, when = rng_for(world.seed, "latency", t), f"round {t + 1}"
+    times = layer_times_of(world.latency, rng, cost / world.speed(devices, now), E * L, L, when)
+    finished = np.cumsum(times, axis=1)
+    upload = upload_times_of(world.latency, rng, world.upload[devices] * scale, L, when)
     whole = upload if upload.ndim == 1 else upload[:, -1]
     if np.isinf(orders.deadline):
         ends = np.where(takes_part, finished[:, -1] + whole, 0.0)
@@ -79,10 +80,11 @@ def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: In
     left = np.maximum(T - B, 0.0)
     rate = np.where(asked, P * left / np.maximum(cost, 1e-300), 0.0)
     chances, absent = None, strategy.absent(devices)
-    if not isinstance(setting.latency, Exponential) or absent.any():
+    if type(setting.latency) is not Exponential or absent.any():  # a subclass may have other probabilities
 
         def chances() -> Floats:
-            found = setting.latency.delivery(np.maximum(cost, 1e-300) / P, B, np.full(devices.size, T), L)
+            mean, deadlines = np.maximum(cost, 1e-300) / P, np.full(devices.size, T)
+            found = delivery_of(setting.latency, mean, B, deadlines, L, when)
             return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * found, 0.0)
 
     through = z >= E * L

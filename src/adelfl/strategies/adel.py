@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.latency import Exponential, work_of
+from adelfl.latency import Exponential, delivery_of, work_of
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.crew import Crew
 from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
@@ -197,10 +197,11 @@ class Adel(Strategy):
         if self.replan:
             latency, L = self.setting.latency, self.setting.layers
             through = o.z >= L * self.setting.local_iterations
-            work, silence = work_of(latency, o.z, L), None
-            if not isinstance(latency, Exponential):
+            when = f"round {o.t + 1}"
+            work, silence = work_of(latency, o.z, L, when), None
+            if type(latency) is not Exponential:  # a subclass may have other probabilities
                 mean = np.maximum(o.batch, 1) / self.beliefs.compute(o.devices)
-                silence = 1.0 - latency.delivery(mean, np.zeros(mean.size), o.seconds, L)[:, -1]
+                silence = 1.0 - delivery_of(latency, mean, np.zeros(mean.size), o.seconds, L, when)[:, -1]
             self.beliefs.observe(o.devices, o.batch, work, o.seconds, o.upload, through, silence)
         t = o.t + 1
         if t >= self._rounds or o.left <= 0:
@@ -256,7 +257,7 @@ class Adel(Strategy):
             cohort=s.cohort,
             local_iterations=s.local_iterations,
         )
-        if isinstance(s.latency, Exponential):
+        if type(s.latency) is Exponential:
             self._expected = _times_filled(schedule)
             if self._expected[-1] < min(1.0, _LIKELY * schedule.rounds):
                 R, many = schedule.rounds, schedule.rounds > 1
