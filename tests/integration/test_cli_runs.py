@@ -18,6 +18,7 @@ from adelfl.cli.runs import _title
 from adelfl.config.run import load_run
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender, standard_error
+from adelfl.report.run import plot
 from adelfl.report.terminal import print_comparison, print_runs
 
 small = sets(SMALL)
@@ -780,3 +781,20 @@ def test_help_names_every_command():
     said = typed("--help").out
     assert all(command in said for command in ("run", "compare", "resume", "list", "show", "plan"))
     assert "Folder of an interrupted run." in typed("resume", "--help").out
+
+
+def test_options_of_a_users_strategy_are_in_tables_pictures_json_and_list(here):
+    words = "test_strategies:Tuned,test_strategies:Tuned[gain=0.5]"
+    arguments = ("--strategies", words, "--seeds", 1, "--out", "runs", *sets(["training.rounds=3"]))
+    shown = typed("compare", *arguments)
+    assert shown.code == 0, shown.err
+    assert "tuned (gain=0.5)" in shown.out
+    labels = [entry["label"] for entry in json.loads(typed("compare", *arguments, "--json").out).values()]
+    assert labels == ["tuned", "tuned (gain=0.5)"]
+    assert "tuned (gain=0.5)" in typed("list", "runs").out
+    figure = plot("runs")
+    drawn = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert any("tuned (gain=0.5)" in text for text in drawn), drawn
+    page = here / "report.html"
+    assert typed("report", "runs", "-o", page).code == 0
+    assert "tuned (gain=0.5)" in page.read_text(encoding="utf-8")

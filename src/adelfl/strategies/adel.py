@@ -131,7 +131,7 @@ class Adel(Strategy):
             said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
         if self.chooses_rounds:
             said.append("chosen rounds")
-        return self.name + (f" ({', '.join(said)})" if said else "")
+        return self.labelled(said)
 
     @property
     def schedule(self) -> Schedule:
