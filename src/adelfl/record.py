@@ -16,11 +16,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
@@ -309,6 +311,13 @@ class RunRecord:
             return load_file(self.folder / "model.safetensors")
         except (OSError, SafetensorError) as trouble:
             raise ConfigError(f"{self.folder}: no final model ({trouble})") from None
+
+
+def versions() -> dict[str, str]:
+    """Of all that decides the last bits of a run."""
+    return {"python": platform.python_version()} | {
+        name: version(name) for name in ("adelfl", "numpy", "scipy", "torch")
+    }
 
 
 def find_runs(folder: Path) -> list[RunRecord]:

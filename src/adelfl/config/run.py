@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from adelfl.config.sections import (
     ConstantsSection,
@@ -37,11 +38,23 @@ class DataSection(Section):
     name: str = "digits"
     data_dir: str | None = None
     factory: str | None = None
-    partition: Literal["iid", "dirichlet"] = "iid"
+    partition: str = "iid"
     alpha: Positive = 0.5
     partition_file: str | None = None
     validation: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
     test_samples: int | None = Field(default=None, ge=1)
+
+    @field_validator("partition")
+    @classmethod
+    def _known_or_path(cls, value: str) -> str:
+        if value not in ("iid", "dirichlet") and ":" not in value:
+            raise PydanticCustomError("partition", "must be 'iid', 'dirichlet' or an import path package.module:function")
+        return value
+
+    @property
+    def partition_path(self) -> str | None:
+        """The import path of a partition of the user's own."""
+        return self.partition if ":" in self.partition and self.partition_file is None else None
 
 
 class ModelSection(Section):
@@ -185,7 +198,7 @@ class RunFile(Section):
         from adelfl.strategies import code_of
 
         files = [self.fleet.file, self.data.partition_file, self.latency.trace]
-        paths = [self.data.factory, self.model.factory, self.fleet.latency, code_of(self.strategy.name)]
+        paths = [self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
         return {name: _sha256(name) for name in filter(None, files)}
 
@@ -260,8 +273,8 @@ def _idle(said: RunFile) -> Iterator[_Idle]:
     if data.partition_file:
         why = "data.partition_file says who holds what, and does not use it"
         yield _Idle("data", {"partition", "alpha"}, why, ("data.partition_file",))
-    elif data.partition == "iid":
-        yield _Idle("data", {"alpha"}, 'partition = "iid" does not use it', ("data.partition",))
+    elif data.partition != "dirichlet":
+        yield _Idle("data", {"alpha"}, f'partition = "{data.partition}" does not use it', ("data.partition",))
     if said.training.momentum and said.training.local_iterations == 1:
         why = "it begins at zero in every round, and local_iterations = 1 does not use it"
         yield _Idle("training", {"momentum"}, why, ("training.local_iterations",))

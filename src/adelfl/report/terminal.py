@@ -192,6 +192,8 @@ def _line(record: RunRecord) -> tuple[str, str, str, str, str]:
         again = f"adelfl resume {escape(shlex.quote(str(record.folder)))}"
         if about.get("clock") == "real":
             again = "its ServerApp, started again, goes on"
+        elif about.get("made_by") == "simulate":
+            again = "simulate(experiment, record=...) goes on"
         state = f"[yellow]interrupted or running; {again}[/yellow]"
         if record.failure is not None:
             state = f"[red]failed: {escape(record.failure)}[/red]"

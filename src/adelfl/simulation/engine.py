@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from adelfl.record import Checkpoint, RunRecord, RunWriter
 from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
 from adelfl.simulation.evaluation import Evaluation
 from adelfl.simulation.experiment import Experiment
+from adelfl.simulation.recording import run_recorded
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Strategy
 from adelfl.strategies.heterofl import WIDTHS
@@ -68,6 +70,8 @@ def simulate(
     writer: RunWriter | None = None,
     checkpoint: Checkpoint | None = None,
     report: Report | None = None,
+    *,
+    record: str | Path | None = None,
 ) -> dict[str, Any]:
     """Run an experiment to the end of its budget.
 
@@ -81,15 +85,34 @@ def simulate(
         Where to continue.
     report : callable, optional
         Called with every round's row.
+    record : path, optional
+        A folder in which to record the run, in place of ``writer`` and ``checkpoint``. ``adelfl report``, ``list``,
+        ``show``, ``export`` and ``dashboard`` read it. Called again with the same experiment, ``simulate`` continues an
+        interrupted run to the same bytes, and returns the summary of a finished one.
 
     Returns
     -------
     dict
         ``final_accuracy``, ``accuracy`` at quarters of the budget, ``depth`` (mean share of layers), ``rounds``,
         ``time``, ``engine``.
+
+    Raises
+    ------
+    ConfigError
+        If ``record`` holds something else, or the run of an experiment that differs in what can be compared: data,
+        partition, first weights, setting, world, options. Changes in the code of classes are not seen.
     """
-    run = _Run(experiment, writer, report)
-    return run.go(checkpoint)
+    if record is None:
+        return _Run(experiment, writer, report).go(checkpoint)
+    if writer is not None or checkpoint is not None:
+        raise ConfigError("simulate: give record, or writer and checkpoint, not both")
+    run = _Run(experiment, None, report)  # which may be refused, before there is a folder
+
+    def go(writer: RunWriter, checkpoint: Checkpoint | None) -> dict[str, Any]:
+        run.writer = writer
+        return run.go(checkpoint)
+
+    return run_recorded(experiment, Path(record), go)
 
 
 @dataclass(frozen=True, eq=False)
