@@ -10,8 +10,9 @@ from small_worlds import dataset_of
 from torch import nn
 
 from adelfl.config.build import build_data, build_experiment
-from adelfl.config.run import _IDLE_IN_MODEL, RunFile, load_run
+from adelfl.config.run import _IDLE_IN_MODEL, _RATES, RunFile, load_run
 from adelfl.data import Partition, iid, load_dataset
+from adelfl.data.datasets import DATASETS
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.experiments.beyond import STUDIES
 from adelfl.learning.models import MODELS, build_model
@@ -571,3 +572,33 @@ def test_a_partition_by_import_path_is_fingerprinted_and_its_mistakes_are_one_se
             build_data(load_run(None, [change]))
     with pytest.raises(ConfigError, match="does not use it"):
         load_run(None, ["data.partition=test_run_config:by_user", "data.alpha=0.3"])
+
+
+# -- learning rates that suit the data and the model
+
+
+def test_the_default_rate_depends_on_data_and_model_and_a_number_stays_as_given():
+    assert load_run(None).learning_rate.initial == 0.3  # the demonstration's
+    assert load_run(None, ["data.name=mnist"]).learning_rate.initial == 0.1
+    assert load_run(None, ["data.name=cifar10", "model.name=vgg11"]).learning_rate.initial == 0.03
+    assert load_run(None, ["data.name=mnist", "learning_rate.initial=auto"]).learning_rate.initial == 0.1
+    assert load_run(None, ["data.name=mnist", "learning_rate.initial=0.3"]).learning_rate.initial == 0.3
+    assert load_run(None, ["data.factory=test_run_config:small_data"]).learning_rate.initial == 0.1
+
+
+def test_every_data_set_has_a_rate_for_every_model_that_takes_its_images():
+    shapes = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
+    assert set(shapes) == set(DATASETS)
+    for name, shape in shapes.items():
+        for model in MODELS:
+            try:
+                build_model(model, input_shape=shape, classes=10, seed=0, width=0.1)
+            except ConfigError:
+                continue  # too small images
+            assert model in _RATES[name], (name, model)
+
+
+def test_a_file_that_is_read_again_has_the_same_rate():
+    said = load_run(None, ["data.name=mnist"])
+    assert RunFile.model_validate_json(said.model_dump_json()) == said
+    assert said.model_dump()["learning_rate"]["initial"] == 0.1

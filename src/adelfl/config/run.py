@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from adelfl.config.sections import (
@@ -157,11 +157,23 @@ class TrainingSection(Section):
     seed: int = Field(default=0, ge=0)
 
 
+_RATES = {
+    "digits": {"mlp": 0.3, "cnn": 0.3, "resnet18": 0.1, "transformer": 0.3},
+    "mnist": {"mlp": 0.1, "cnn": 0.2, "resnet18": 0.1, "transformer": 0.3},
+    "cifar10": {"mlp": 0.1, "cnn": 0.3, "vgg11": 0.03, "vgg13": 0.03, "resnet18": 0.1, "transformer": 0.3},
+}
+_USUAL_RATE = 0.1  # of data or models of the user's own
+
+
 class RateSection(LearningRateSection):
-    """[learning_rate], with the simulator's own default."""
+    """[learning_rate], with the simulator's own default.
+
+    A :class:`RunFile` replaces "auto" by a number, with which the oracle trains each built-in model on each built-in data
+    set in 100 rounds.
+    """
 
     schedule: Literal["inverse", "constant"] = "constant"
-    initial: Positive = 0.3
+    initial: Positive | Literal["auto"] = "auto"  # type: ignore[assignment]
 
 
 class StrategySection(Section):
@@ -192,6 +204,15 @@ class RunFile(Section):
     constants: ConstantsSection | None = None
     strategy: StrategySection = Field(default_factory=StrategySection)
     engine: EngineSection = Field(default_factory=EngineSection)
+
+    @model_validator(mode="after")
+    def _with_rate(self) -> RunFile:
+        """Replace the learning rate "auto" by the number for this data set and model."""
+        if self.learning_rate.initial == "auto":  # type: ignore[comparison-overlap]
+            own = self.data.factory is not None or self.model.factory is not None
+            rate = _USUAL_RATE if own else _RATES.get(self.data.name, {}).get(self.model.name, _USUAL_RATE)
+            self.learning_rate = self.learning_rate.model_copy(update={"initial": rate})
+        return self
 
     def fingerprints(self) -> dict[str, str]:
         """SHA-256 of the files, and of the modules behind import paths, that this experiment names."""
