@@ -31,7 +31,9 @@ def main() -> None:
         experiment = ad.build_experiment(ad.load_run(None, [*changes, f"strategy.name={method}"]))
         sizes = experiment.partition.sizes
         result = ad.simulate(experiment)
-        print(f"{method}: {sizes.min()} to {sizes.max()} samples a user, {result['final_accuracy']:.1%} on validation data")
+        print(
+            f"{method}: {sizes.min()} to {sizes.max()} samples a user, {result['final_accuracy']:.1%} of those held out"
+        )
 
 
 if __name__ == "__main__":

@@ -199,7 +199,7 @@ def test_a_later_round_is_named():
             self.calls += 1
             return -super().layer_times(*given) if self.calls == 3 else super().layer_times(*given)
 
-    with pytest.raises(ConfigError, match="^latency model Later: layer_times gave -.* in round 3"):
+    with pytest.raises(ConfigError, match=r"^latency model Later: layer_times gave -.* in round 3"):
         simulate(experiment_of("salf", setting=replace(setting_of(3), latency=Later())))
 
 

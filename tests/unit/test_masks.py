@@ -126,7 +126,7 @@ def test_dropout_is_active_in_training_and_the_step_is_that_of_its_mask():
 @pytest.mark.parametrize("engine", ["fused", "stacked"])
 @pytest.mark.parametrize("build", DRAWING.values(), ids=DRAWING)
 def test_engines_that_compute_devices_together_refuse_such_models_in_one_sentence(engine, build):
-    with pytest.raises(ConfigError, match="draws random numbers for each.*use 'loop'"):
+    with pytest.raises(ConfigError, match=r"draws random numbers for each.*use 'loop'"):
         run(replace(experiment(build), engine=engine))
 
 

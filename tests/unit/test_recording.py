@@ -1,4 +1,4 @@
-"""``simulate(experiment, record=...)``: experiments built in Python are recorded, read and resumed like those of files."""
+"""``simulate(experiment, record=...)``: experiments built in Python are recorded and resumed like those of files."""
 
 from dataclasses import replace
 

@@ -230,8 +230,8 @@ def _model(said: ModelSection, dataset: Dataset, seed: int) -> nn.Module:
 def _given_partition(said: DataSection, devices: int) -> tuple[Dataset, Partition] | None:
     """Return the data set and a partition of the user's own, from a file or an import path; None if there is none.
 
-    The partition is one of the whole training set. What ``data.validation`` holds out is taken from the devices that hold
-    it, but each keeps a sample. (A file may also be one of what is left, as ``adelfl partition --save`` writes it.)
+    The partition is one of the whole training set. What ``data.validation`` holds out is taken from the devices that
+    hold it, but each keeps a sample. (A file may also be one of what is left: ``adelfl partition --save``.)
     """
     from adelfl.data import split_validation
 

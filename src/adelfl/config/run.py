@@ -48,7 +48,9 @@ class DataSection(Section):
     @classmethod
     def _known_or_path(cls, value: str) -> str:
         if value not in ("iid", "dirichlet") and ":" not in value:
-            raise PydanticCustomError("partition", "must be 'iid', 'dirichlet' or an import path package.module:function")
+            raise PydanticCustomError(
+                "partition", "must be 'iid', 'dirichlet' or an import path package.module:function"
+            )
         return value
 
     @property
@@ -168,8 +170,8 @@ _USUAL_RATE = 0.1  # of data or models of the user's own
 class RateSection(LearningRateSection):
     """[learning_rate], with the simulator's own default.
 
-    A :class:`RunFile` replaces "auto" by a number, with which the oracle trains each built-in model on each built-in data
-    set in 100 rounds.
+    A :class:`RunFile` replaces "auto" by a number, with which the oracle trains each built-in model on each built-in
+    data set in 100 rounds.
     """
 
     schedule: Literal["inverse", "constant"] = "constant"
@@ -208,7 +210,7 @@ class RunFile(Section):
     @model_validator(mode="after")
     def _with_rate(self) -> RunFile:
         """Replace the learning rate "auto" by the number for this data set and model."""
-        if self.learning_rate.initial == "auto":  # type: ignore[comparison-overlap]
+        if self.learning_rate.initial == "auto":
             own = self.data.factory is not None or self.model.factory is not None
             rate = _USUAL_RATE if own else _RATES.get(self.data.name, {}).get(self.model.name, _USUAL_RATE)
             self.learning_rate = self.learning_rate.model_copy(update={"initial": rate})
@@ -219,7 +221,13 @@ class RunFile(Section):
         from adelfl.strategies import code_of
 
         files = [self.fleet.file, self.data.partition_file, self.latency.trace]
-        paths = [self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency, code_of(self.strategy.name)]
+        paths = [
+            self.data.factory,
+            self.data.partition_path,
+            self.model.factory,
+            self.fleet.latency,
+            code_of(self.strategy.name),
+        ]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
         return {name: _sha256(name) for name in filter(None, files)}
 

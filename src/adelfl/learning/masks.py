@@ -7,7 +7,7 @@ and resumed to the same bytes, and a device's masks do not depend on which devic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 
 import numpy as np
@@ -79,17 +79,15 @@ def draws_numbers(model: nn.Module, example: Tensor) -> bool:
     with seeded(0, example.device), torch.no_grad():
         generators = _generators(example.device)
         before = [generator.get_state() for generator in generators]
-        try:
+        with suppress(Exception):  # a model that cannot be copied or run is reported elsewhere
             deepcopy(model)(example.clone())
-        except Exception:  # noqa: S110 - a model that cannot be copied or run here is reported elsewhere
-            pass
         return any(not torch.equal(g.get_state(), state) for g, state in zip(generators, before, strict=True))
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:
     found = [torch.default_generator]
     if device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         found.append(torch.cuda.default_generators[device.index or 0])
     elif device.type == "mps":
         found.append(torch.mps._get_default_mps_generator())

@@ -66,8 +66,8 @@ def shrink(model: nn.Module, width: float) -> Submodel:
     Parameters
     ----------
     model : nn.Module
-        Nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and Dropout, such as
-        mlp, cnn and vgg of :func:`~adelfl.learning.models.build_model`. It is not changed.
+        Nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and Dropout, such
+        as mlp, cnn and vgg of :func:`~adelfl.learning.models.build_model`. It is not changed.
     width : float
         In (0, 1]. At 1 the submodel is the same function as the model.
 

@@ -74,7 +74,7 @@ def run_recorded(experiment: Experiment, folder: Path, go: Go) -> dict[str, Any]
 
 
 def _open_record(experiment: Experiment, folder: Path) -> tuple[RunWriter, Checkpoint | None] | dict[str, Any]:
-    """Begin a record, or continue it; return what to write with and where to go on, or the summary if it is finished."""
+    """Begin a record or continue it; return what to write with and where to go on, or the summary of a finished run."""
     about = {"config": _config(experiment), "inputs": _inputs(experiment)} | describe(experiment)
     about["made_by"] = MADE_BY
     if not folder.exists():
