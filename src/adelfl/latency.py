@@ -27,6 +27,7 @@ LawName = Literal["exponential", "constant", "shifted", "gamma", "lognormal", "s
 
 _TABLE_DRAWS, _TABLE_POINTS = 20_000, 400
 _UPLOAD_POINTS = 16
+_ROUNDING = 1e-9  # by which a probability may exceed 1
 
 
 class LatencyModel(Protocol):
@@ -86,13 +87,63 @@ def of_devices(latency: LatencyModel, devices: NDArray[np.int64]) -> LatencyMode
     return found
 
 
-def work_of(latency: LatencyModel, z: NDArray[np.int64], layers: int) -> Floats:
+def work_of(latency: LatencyModel, z: NDArray[np.int64], layers: int, when: str = "a plan") -> Floats:
     """How much work so many finished layers are, in mean layers: what they cost, and the forward passes before them.
 
     A model says so with a method ``work(z, layers)``; for one without, a layer is a layer.
     """
     said = getattr(latency, "work", None)
-    found: Floats = np.asarray(z if said is None else said(z, layers), dtype=np.float64)
+    if said is None:
+        return np.asarray(z, dtype=np.float64)
+    return _checked(latency, "work", said(z, layers), (z.shape,), when)
+
+
+def layer_times_of(
+    latency: LatencyModel, rng: np.random.Generator, mean: Floats, steps: int, layers: int, when: str
+) -> Floats:
+    """Call :meth:`LatencyModel.layer_times`, and raise ConfigError if the durations cannot be; ``when``: "round 3"."""
+    times = latency.layer_times(rng, mean, steps, layers)
+    return _checked(latency, "layer_times", times, ((mean.size, steps),), when)
+
+
+def upload_times_of(latency: LatencyModel, rng: np.random.Generator, upload: Floats, layers: int, when: str) -> Floats:
+    """Call :meth:`LatencyModel.upload_times`, and raise ConfigError if the durations cannot be."""
+    times = latency.upload_times(rng, upload, layers)
+    return _checked(latency, "upload_times", times, (upload.shape, (*upload.shape, layers)), when)
+
+
+def delivery_of(
+    latency: LatencyModel, mean: Floats, upload: Floats, deadline: ArrayLike, layers: int, when: str = "a plan"
+) -> Floats:
+    """Call :meth:`LatencyModel.delivery`, and raise ConfigError if the probabilities cannot be."""
+    shape = (*np.broadcast_shapes(mean.shape, upload.shape, np.shape(deadline)), layers)
+    found = _checked(latency, "delivery", latency.delivery(mean, upload, deadline, layers), (shape,), when)
+    if type(latency) not in _OURS and found.size and not (highest := float(found.max())) <= 1.0 + _ROUNDING:
+        raise ConfigError(
+            f"latency model {type(latency).__name__}: delivery gave a probability of {highest:.6g} in {when}; "
+            "it must be between 0 and 1"
+        )
+    return found
+
+
+def _checked(
+    latency: LatencyModel, method: str, values: ArrayLike, shapes: tuple[tuple[int, ...], ...], when: str
+) -> Floats:
+    """Return what a method of a latency model gave, or raise ConfigError if it has a wrong shape, NaN or a minus."""
+    if type(latency) in _OURS:
+        return values  # type: ignore[return-value]
+    said = f"latency model {type(latency).__name__}: {method} gave"
+    try:
+        found = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{said} {type(values).__name__} in {when}, which is not an array of numbers") from None
+    if found.shape not in shapes:
+        wanted = " or ".join(str(shape) for shape in dict.fromkeys(shapes))
+        raise ConfigError(f"{said} numbers of shape {found.shape} in {when}; the shape must be {wanted}")
+    if np.isnan(found).any():
+        raise ConfigError(f"{said} NaN in {when}; every value must be a number")
+    if found.size and found.min() < 0:
+        raise ConfigError(f"{said} {found.min():.6g} in {when}; every value must be zero or more")
     return found
 
 
@@ -335,3 +386,6 @@ class Latency:
             kept[layers] = np.ascontiguousarray(sums[places].T)
         found: Floats = kept[layers]
         return found
+
+
+_OURS = (Exponential, Latency)  # of which nothing needs to be checked; not their subclasses

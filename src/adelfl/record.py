@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import shutil
 import stat
 import tempfile
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
@@ -360,6 +362,13 @@ def run_folders(places: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         why = "no runs in it (a run is a folder with a run.json)" if empty[0].is_dir() else "not a folder"
         raise ConfigError(f"{empty[0]}: {why}")
     return list(found), empty
+
+
+def versions() -> dict[str, str]:
+    """Of all that decides the last bits of a run."""
+    return {"python": platform.python_version()} | {
+        name: version(name) for name in ("adelfl", "numpy", "scipy", "torch")
+    }
 
 
 def find_runs(folder: Path) -> list[RunRecord]:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import platform
 import re
 import signal
 import threading
@@ -16,7 +15,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from importlib.metadata import version
 from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Empty
@@ -31,7 +29,7 @@ from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.plugins import in_words, users_code
-from adelfl.record import Checkpoint, RunRecord, RunWriter, discard
+from adelfl.record import Checkpoint, RunRecord, RunWriter, discard, versions
 
 if TYPE_CHECKING:
     from adelfl.simulation import Experiment
@@ -66,23 +64,10 @@ class Job:
 
 def describe(said: RunFile, experiment: Experiment) -> dict[str, Any]:
     """All that decides what a run computes, for its run.json."""
-    strategy = experiment.strategy
-    return {
-        "config": said.model_dump(mode="json"),
-        "inputs": said.fingerprints(),
-        "seed": said.training.seed,
-        "strategy": strategy.name,
-        "label": strategy.label,
-        "data": experiment.dataset.name,
-        "budget": strategy.setting.budget,
-        "rounds": strategy.rounds,
-        "layers": [layer.name for layer in experiment.layers],
-        "devices": strategy.setting.devices,
-        "constants": strategy.setting.constants.to_dict(),
-        "schedule": strategy.schedule.to_dict() if strategy.schedule else None,
-        "notes": list(strategy.notes),
-        "versions": versions(),
-    }
+    from adelfl.simulation.recording import describe as describe_experiment
+
+    found = {"config": said.model_dump(mode="json"), "inputs": said.fingerprints()}
+    return found | describe_experiment(experiment)
 
 
 def rehearsed(said: RunFile) -> Experiment:
@@ -112,6 +97,10 @@ def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None)
         return record.result
     if record.about.get("clock") == "real":
         raise ConfigError(f"{folder}: this run was made on Flower; it goes on when its ServerApp is started again")
+    if record.about.get("made_by") == "simulate":
+        raise ConfigError(
+            f"{folder}: this run was begun in Python; it goes on when simulate(experiment, record=...) is called again"
+        )
     said = _config_of(record.about, folder)
     experiment = build_experiment(said)
     now = json.loads(json.dumps(describe(said, experiment)))
@@ -209,13 +198,6 @@ def default_folder(said: RunFile, root: Path) -> Path:
     digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
     names = [re.sub(r"\W+", "_", part.factory or part.name) for part in (said.data, said.model)]
     return root / f"compare-{'-'.join(names)}-{digest}"
-
-
-def versions() -> dict[str, str]:
-    """Of all that decides the last bits of a run."""
-    return {"python": platform.python_version()} | {
-        name: version(name) for name in ("adelfl", "numpy", "scipy", "torch")
-    }
 
 
 def made_elsewhere(folder: Path) -> str | None:

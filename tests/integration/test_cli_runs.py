@@ -2,7 +2,9 @@
 
 import io
 import json
+import math
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +21,8 @@ from adelfl.cli import app
 from adelfl.cli.runs import _title
 from adelfl.config.run import load_run
 from adelfl.record import RunRecord
-from adelfl.report.comparison import Contender, standard_error
+from adelfl.report.comparison import Contender, standard_error, untrained_note
+from adelfl.report.run import plot
 from adelfl.report.terminal import print_comparison, print_runs
 from adelfl.summary import QUARTERS
 
@@ -820,3 +823,46 @@ def test_help_names_every_command():
     said = typed("--help").out
     assert all(command in said for command in ("run", "compare", "resume", "list", "show", "plan"))
     assert "Folder of an interrupted run." in typed("resume", "--help").out
+
+
+def test_options_of_a_users_strategy_are_in_tables_pictures_json_and_list(here):
+    words = "test_strategies:Tuned,test_strategies:Tuned[gain=0.5]"
+    arguments = ("--strategies", words, "--seeds", 1, "--out", "runs", *sets(["training.rounds=3"]))
+    shown = typed("compare", *arguments)
+    assert shown.code == 0, shown.err
+    assert "tuned (gain=0.5)" in shown.out
+    labels = [entry["label"] for entry in json.loads(typed("compare", *arguments, "--json").out).values()]
+    assert labels == ["tuned", "tuned (gain=0.5)"]
+    assert "tuned (gain=0.5)" in typed("list", "runs").out
+    figure = plot("runs")
+    drawn = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert any("tuned (gain=0.5)" in text for text in drawn), drawn
+    page = here / "report.html"
+    assert typed("report", "runs", "-o", page).code == 0
+    assert "tuned (gain=0.5)" in page.read_text(encoding="utf-8")
+
+
+def test_a_comparison_whose_oracle_does_not_train_says_so(here):
+    learning = typed("compare", "--strategies=oracle,drop", "--seeds=1", "--out", "a", *sets(["training.rounds=60"]))
+    assert learning.code == 0, learning.err
+    assert "near chance" not in learning.err
+    short = sets(["training.rounds=5", "learning_rate.initial=0.001"])
+    both = typed("compare", "--strategies=oracle,drop", "--seeds=1", "--out", "b", *short)
+    assert re.search(r"note: the oracle ends near chance .* \(now 0.001\), or more training.rounds", both.err)
+    others = typed("compare", "--strategies=salf,drop", "--seeds=1", "--out", "c", *short)
+    assert "note: every strategy ends near chance" in others.err
+    alone = typed("run", "--out", "d", *short, *sets(["strategy.name=salf"]))
+    assert "note: salf ends near chance" in alone.err
+
+
+def test_a_strategy_that_fails_to_train_beside_an_oracle_that_does_is_no_news(tmp_path):
+    def contender(name, final):
+        about = {"config": {"learning_rate": {"initial": 0.3}}}
+        record = SimpleNamespace(result={"final_accuracy": final}, about=about)
+        return Contender(name, name, [record])
+
+    good, bad = contender("oracle", 0.9), contender("drop", 0.11)
+    assert untrained_note([good, bad], 0.1) is None
+    assert untrained_note([bad, contender("salf", 0.8)], 0.1) is None
+    assert untrained_note([contender("oracle", 0.27), contender("salf", 0.8)], 0.1).startswith("the oracle")
+    assert untrained_note([contender("oracle", math.nan)], 0.1) is None

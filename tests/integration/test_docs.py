@@ -23,7 +23,7 @@ from adelfl.runner import start
 REPO = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]
 PAGES += sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs").rglob("*.md"))
-SCRIPTS = ["plan_a_fleet", "compare_methods", "my_model_and_data", "my_latency"]
+SCRIPTS = ["plan_a_fleet", "compare_methods", "my_model_and_data", "natural_users", "my_latency"]
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -54,7 +54,7 @@ def test_the_code_of_every_page_runs_from_top_to_bottom(page, workplace, monkeyp
 
 def test_models_and_data_are_found_by_import_path_as_shown(workplace, monkeypatch):
     monkeypatch.chdir(workplace)
-    code = blocks("docs/howto/model-and-data.md", "python")[-1]
+    (code,) = [code for code in blocks("docs/howto/model-and-data.md", "python") if "def make_data" in code]
     exec(compile(code, "page", "exec"), {})
     (shown,) = [words for words in commands("docs/howto/model-and-data.md") if "data.factory=mine:make_data" in words]
     changes = [word for word in shown if word.startswith(("data.", "model."))]
@@ -207,6 +207,7 @@ def test_a_pass_is_truncated_as_shown(capsys):
         ("strategy", "fitted_batch.py"),
         ("latency", "my_latency.py"),
         ("model-and-data", "my_model_and_data.py"),
+        ("model-and-data", "natural_users.py"),
     ],
 )
 def test_the_code_of_how_to_pages_is_that_of_the_examples(page, example):

@@ -1,11 +1,16 @@
 """Laws of layer times and uploads: what is drawn, and what a plan is told of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from small_worlds import draw_progress, experiment_of, setting_of
 
 from adelfl.errors import ConfigError
 from adelfl.latency import Exponential, Latency, Law, Trace
 from adelfl.seeds import rng_for
+from adelfl.simulation import simulate
+from adelfl.strategies import Orders
 from adelfl.theory import participation
 
 LAYERS, DRAWS = 4, 20_000
@@ -132,3 +137,88 @@ def test_traces_are_read_from_files(tmp_path):
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(ConfigError):
         wrong()
+
+
+# -- a model of the user's is checked like a strategy of the user's
+
+
+def spoiled(method, change):
+    """The paper's model, of which one method gives something that cannot be."""
+    return type(
+        "Spoiled", (Exponential,), {method: lambda self, *given: change(getattr(Exponential, method)(self, *given))}
+    )()
+
+
+def put(value):
+    def change(values):
+        values = np.array(values, dtype=np.float64)
+        values.flat[0] = value
+        return values
+
+    return change
+
+
+WRONG = {
+    "NaN durations": ("layer_times", put(np.nan), "layer_times gave NaN in round 1"),
+    "negative durations": ("layer_times", put(-2.5), "layer_times gave -2.5 in round 1"),
+    "durations of a layer alone": (
+        "layer_times",
+        lambda v: v[:, 0],
+        r"layer_times gave numbers of shape \(5,\) in round 1",
+    ),
+    "no numbers": ("layer_times", lambda v: "long", "layer_times gave str in round 1"),
+    "NaN uploads": ("upload_times", put(np.nan), "upload_times gave NaN in round 1"),
+    "negative uploads": ("upload_times", put(-1.0), "upload_times gave -1 in round 1"),
+    "uploads of one device": ("upload_times", lambda v: v[:1], r"upload_times gave numbers of shape \(1,\) in round 1"),
+    "probabilities above one": ("delivery", put(1.5), "delivery gave a probability of 1.5 in (round 1|a plan)"),
+    "negative probabilities": ("delivery", put(-0.5), "delivery gave -0.5 in (round 1|a plan)"),
+    "NaN probabilities": ("delivery", put(np.nan), "delivery gave NaN in (round 1|a plan)"),
+    "one probability per device": (
+        "delivery",
+        lambda v: v[..., 0],
+        r"delivery gave numbers of shape .* the shape must be",
+    ),
+}
+
+
+@pytest.mark.parametrize("strategy", ["salf", "adel"])
+@pytest.mark.parametrize(("method", "change", "sentence"), WRONG.values(), ids=WRONG)
+def test_what_a_latency_model_cannot_mean_is_one_sentence_with_its_name_and_the_round(
+    strategy, method, change, sentence
+):
+    latency = spoiled(method, change)
+    setting = replace(setting_of(3), latency=latency)
+    with pytest.raises(ConfigError, match=f"^latency model Spoiled: {sentence}"):
+        simulate(experiment_of(strategy, setting=setting))
+
+
+def test_a_later_round_is_named():
+    class Later(Exponential):
+        calls = 0
+
+        def layer_times(self, *given):
+            self.calls += 1
+            return -super().layer_times(*given) if self.calls == 3 else super().layer_times(*given)
+
+    with pytest.raises(ConfigError, match=r"^latency model Later: layer_times gave -.* in round 3"):
+        simulate(experiment_of("salf", setting=replace(setting_of(3), latency=Later())))
+
+
+def test_a_device_may_take_forever():
+    latency = spoiled("layer_times", put(np.inf))
+    result = simulate(experiment_of("salf", setting=replace(setting_of(3), latency=latency)))
+    assert result["rounds"] == 10
+
+
+def test_the_merge_corrects_with_the_probabilities_of_a_subclass_too():
+    """A subclass of the paper's model that overrides ``delivery`` is asked, and not taken for the paper's."""
+
+    class Certain(Exponential):
+        def delivery(self, mean, upload, deadline, layers):
+            return np.ones_like(super().delivery(mean, upload, deadline, layers))
+
+    setting = setting_of(3)
+    devices = setting.everybody
+    orders = Orders(1.0, np.full(devices.size, 4))
+    progress, _ = draw_progress(setting, Certain(), 0, 0, devices, orders)
+    assert (progress.pi == 1.0).all()

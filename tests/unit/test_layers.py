@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from adelfl.errors import ConfigError
-from adelfl.learning.layers import Layer, check_supported, find_layers, given_layers, is_per_sample
+from adelfl.learning.layers import Layer, find_layers, given_layers, is_per_sample
 from adelfl.learning.models import MODELS, build_model
 
 IMAGE = torch.zeros(1, 3, 32, 32)
@@ -408,32 +408,3 @@ def test_is_per_sample_is_true_where_no_row_changes_another(norm, mode):
 
 def test_batch_norm_without_running_statistics_is_never_per_sample():
     assert not is_per_sample(nn.BatchNorm1d(3, track_running_stats=False).eval())
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_our_models_are_supported(name):
-    check_supported(model_of(name))
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        nn.Dropout(0.1),
-        nn.Dropout2d(0.1),
-        nn.AlphaDropout(0.1),
-        nn.MultiheadAttention(4, 2, dropout=0.1),
-        nn.LSTM(3, 3, num_layers=2, dropout=0.1),
-    ],
-)
-def test_dropout_is_refused_by_the_name_of_its_module(module):
-    with pytest.raises(ConfigError, match=r"^1 \(\w+\): dropout with p = 0.1 is not supported; set it to 0"):
-        check_supported(nn.Sequential(nn.Linear(3, 3), module))
-
-
-def test_dropout_of_probability_zero_and_evaluation_only_modules_pass():
-    check_supported(nn.Sequential(nn.Dropout(0.0), nn.MultiheadAttention(4, 2), nn.LSTM(3, 3), nn.RReLU(0.1, 0.1)))
-
-
-def test_random_slopes_are_refused():
-    with pytest.raises(ConfigError, match="LeakyReLU"):
-        check_supported(nn.RReLU())

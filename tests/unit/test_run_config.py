@@ -1,6 +1,7 @@
 """The file of run and compare: defaults, changes, mistakes in one sentence, and what is built of it."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,13 +10,15 @@ from small_worlds import dataset_of
 from torch import nn
 
 from adelfl.config.build import build_data, build_experiment
-from adelfl.config.run import _IDLE_IN_MODEL, RunFile, load_run
-from adelfl.data import iid
+from adelfl.config.run import _IDLE_IN_MODEL, _RATES, RunFile, load_run
+from adelfl.data import Partition, iid, load_dataset
+from adelfl.data.datasets import DATASETS
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.experiments.beyond import STUDIES
 from adelfl.learning.models import MODELS, build_model
 from adelfl.learning_rate import ConstantRate, InverseDecay
 from adelfl.runner import default_folder, jobs_of, parse_strategy
+from adelfl.simulation import simulate
 from adelfl.theory.participation import mean_depth
 
 # -- what factories in a user's module look like
@@ -37,10 +40,6 @@ def unused(shape, classes, seed):
 
 def backwards(shape, classes, seed):
     return nn.Sequential(nn.Flatten(), nn.Linear(7, classes))
-
-
-def dropping(shape, classes, seed):
-    return nn.Sequential(*linear(shape, classes, seed), nn.Dropout(0.5))
 
 
 def frozen(shape, classes, seed):
@@ -208,7 +207,6 @@ MISTAKES = {
     "factory that makes no data": ("data.factory=test_run_config:nothing", "must return an adelfl.data.Dataset"),
     "layers that cannot be found": ("model.factory=test_run_config:unused", "'spare' plays no part"),
     "model that does not run": ("model.factory=test_run_config:backwards", "cannot be run on the example input"),
-    "dropout": ("model.factory=test_run_config:dropping", "dropout with p = 0.5 is not supported"),
     "all frozen": ("model.factory=test_run_config:frozen", "cannot be trained"),
     "layers that are not there": ("model.layers=[['dense9']]", "'dense9'"),
     "layers that leave some out": ("model.layers=[['dense1'], ['dense2']]", "is in no entry"),
@@ -520,3 +518,100 @@ def test_the_same_experiment_has_the_same_folder_and_another_has_another(tmp_pat
     one, again = load_run(None), load_run(None, ["training.seed=3", "strategy.name=drop"])
     other = load_run(None, ["training.rounds=99"])
     assert default_folder(one, tmp_path) == default_folder(again, tmp_path) != default_folder(other, tmp_path)
+
+
+# -- a partition of the user's own
+
+
+def by_user(dataset):
+    """Twelve users, of whom the first four hold one or two samples."""
+    sizes = np.array([1, 1, 2, 2, 20, 30, 40, 50, 60, 70, 80, 90])
+    return np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
+
+
+def no_positions(dataset):
+    return [["a", "b"]]
+
+
+USERS = ["fleet.devices=12", "data.validation=0.3"]
+
+
+def held_by(experiment):
+    """The labels and inputs of each device."""
+    d = experiment.dataset
+    return [(d.y_train[own], d.x_train[own]) for own in experiment.partition]
+
+
+def test_natural_users_from_a_file_or_an_import_path_keep_their_samples_beside_a_validation_set(tmp_path):
+    whole = load_dataset("digits")
+    users = by_user(whole)
+    Partition.of(users, whole.y_train.size).save(tmp_path / "users.npz")
+    file = build_experiment(load_run(None, [f"data.partition_file='{tmp_path / 'users.npz'}'", *USERS]))
+    path = build_experiment(load_run(None, ["data.partition=test_run_config:by_user", *USERS]))
+    assert file.partition == path.partition
+    assert file.dataset.y_train.size + file.dataset.y_test.size == whole.y_train.size
+    assert file.dataset.y_test.size == pytest.approx(0.3 * whole.y_train.size, abs=4)
+    for (labels, inputs), own in zip(held_by(file), users, strict=True):
+        assert 1 <= labels.size <= own.size
+        for y, x in zip(labels, inputs, strict=True):  # each of a user's samples is one of its own
+            assert any(y == whole.y_train[i] and np.array_equal(x, whole.x_train[i]) for i in own)
+    assert sum(labels.size for labels, _ in held_by(file)) < sum(own.size for own in users)
+    simulate(replace(file, evaluations=1))
+
+
+def test_what_is_held_out_does_not_depend_on_the_partition_but_for_users_with_too_little():
+    plain = build_data(load_run(None, ["data.validation=0.3"]))[0]
+    users = build_data(load_run(None, ["data.partition=test_run_config:by_user", *USERS]))[0]
+    assert 0 <= plain.y_test.size - users.y_test.size <= 4
+
+
+def test_a_partition_of_what_validation_leaves_is_taken_as_it_is(tmp_path):
+    _, held = build_data(load_run(None, ["data.validation=0.3"]))
+    held.save(tmp_path / "rest.npz")
+    again = load_run(None, [f"data.partition_file='{tmp_path / 'rest.npz'}'", "data.validation=0.3"])
+    assert build_data(again)[1] == held
+
+
+def test_a_partition_by_import_path_is_fingerprinted_and_its_mistakes_are_one_sentence():
+    said = load_run(None, ["data.partition=test_run_config:by_user", *USERS])
+    assert any(name.endswith("test_run_config.py") for name in said.fingerprints())
+    for change, sentence in {
+        "data.partition=test_run_config:no_positions": "data.partition|partition: device #1 must hold",
+        "data.partition=test_run_config:missing": "data.partition: .*cannot be imported",
+        "data.partition=test_run_config:by_user": "set fleet.devices to 12",
+        "data.partition=natural": "must be 'iid', 'dirichlet' or an import path package.module:function, not 'natural'",
+    }.items():
+        with pytest.raises(ConfigError, match=sentence):
+            build_data(load_run(None, [change]))
+    with pytest.raises(ConfigError, match="does not use it"):
+        load_run(None, ["data.partition=test_run_config:by_user", "data.alpha=0.3"])
+
+
+# -- learning rates that suit the data and the model
+
+
+def test_the_default_rate_depends_on_data_and_model_and_a_number_stays_as_given():
+    assert load_run(None).learning_rate.initial == 0.3  # the demonstration's
+    assert load_run(None, ["data.name=mnist"]).learning_rate.initial == 0.1
+    assert load_run(None, ["data.name=cifar10", "model.name=vgg11"]).learning_rate.initial == 0.03
+    assert load_run(None, ["data.name=mnist", "learning_rate.initial=auto"]).learning_rate.initial == 0.1
+    assert load_run(None, ["data.name=mnist", "learning_rate.initial=0.3"]).learning_rate.initial == 0.3
+    assert load_run(None, ["data.factory=test_run_config:small_data"]).learning_rate.initial == 0.1
+
+
+def test_every_data_set_has_a_rate_for_every_model_that_takes_its_images():
+    shapes = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
+    assert set(shapes) == set(DATASETS)
+    for name, shape in shapes.items():
+        for model in MODELS:
+            try:
+                build_model(model, input_shape=shape, classes=10, seed=0, width=0.1)
+            except ConfigError:
+                continue  # too small images
+            assert model in _RATES[name], (name, model)
+
+
+def test_a_file_that_is_read_again_has_the_same_rate():
+    said = load_run(None, ["data.name=mnist"])
+    assert RunFile.model_validate_json(said.model_dump_json()) == said
+    assert said.model_dump()["learning_rate"]["initial"] == 0.1

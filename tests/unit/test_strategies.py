@@ -1,6 +1,9 @@
 """Strategies: a deadline rule, a batch rule and a matrix A, and what they become in their limits."""
 
+import inspect
 import json
+import pickle
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -523,3 +526,61 @@ def test_a_strategy_from_outside_runs_by_its_import_path(tmp_path, monkeypatch):
     assert records == ["drop-seed0", "outside_strategy_Fastest_most=3-seed0"]
     rows = [json.loads(line) for line in (out / records[1] / "rounds.jsonl").read_text().splitlines()]
     assert max(row["contributors"][0] for row in rows[1:]) == 3
+
+
+# -- options of a user's own strategy
+
+
+class Tuned(find_strategy("drop")):
+    """A user's strategy with options of its own."""
+
+    name = "tuned"
+
+    def __init__(self, setting, gain=1.0, *, warm=False, widths=(1, 2), mode="plain", **more):
+        super().__init__(setting)
+        self.gain, self.mode, self.more = gain, mode, more
+
+    def weights(self, t, progress):
+        return self.gain * super().weights(t, progress)
+
+
+class TunedSalf(find_strategy("salf")):
+    """Options beside those of a built-in strategy."""
+
+    name = "tuned-salf"
+
+    def __init__(self, setting, *, gain=1.0, **salf):
+        super().__init__(setting, **salf)
+        self.gain = gain
+
+
+class Unchanged(Tuned):
+    """Inherits ``__init__``."""
+
+    name = "unchanged"
+
+
+def test_a_users_options_are_in_the_label_unless_they_are_the_defaults():
+    setting = setting_of(3)
+    assert Tuned(setting).label == "tuned"
+    assert Tuned(setting, 1.0, warm=False, widths=(1, 2)).label == "tuned"
+    assert Tuned(setting, 2.5, warm=True, mode="odd").label == "tuned (gain=2.5, warm=true, mode=odd)"
+    assert Tuned(setting, widths=[3, 4], extra=7).label == "tuned (widths=[3, 4], extra=7)"
+    assert Tuned(setting, mode=object()).label == "tuned (mode=object)"
+    assert Unchanged(setting, gain=3).label == "unchanged (gain=3)"
+    assert Tuned(setting, gain=2.0).options == {"gain": 2.0}
+
+
+def test_options_beside_those_of_a_built_in_strategy_are_named_after_its_own():
+    setting = setting_of(3)
+    found = TunedSalf(setting, gain=2.0, correction="none")
+    assert found.label == "tuned-salf (no correction, gain=2)"
+    assert TunedSalf(setting).label == "tuned-salf"
+
+
+def test_options_survive_copies_and_leave_the_signature_alone():
+    found = Tuned(setting_of(3), gain=2.0)
+    assert deepcopy(found).label == pickle.loads(pickle.dumps(found)).label == found.label
+    assert list(inspect.signature(Tuned).parameters) == ["setting", "gain", "warm", "widths", "mode", "more"]
+    with pytest.raises(TypeError, match="setting"):
+        Tuned()

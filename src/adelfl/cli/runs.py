@@ -65,6 +65,7 @@ def run(
 
         result = start(said, folder, report)
     _say_result(folder, result)
+    _say_untrained(said, _contenders_of(folder))
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")]) -> None:
@@ -142,6 +143,7 @@ def compare(
         _print_comparison(contenders, as_json)
         save(draw_comparison(contenders, _title(said, contenders)), picture)
         if not as_json:
+            _say_untrained(said, contenders)
             typer.echo(f"Runs: {folder}   Picture: {picture}")
         if show:
             from adelfl.cli.plan import open_picture
@@ -206,6 +208,26 @@ def _say_result(folder: Path, result: dict[str, Any]) -> None:
         f"{folder}: accuracy {result['final_accuracy']:.1%} after {result['rounds']} rounds "
         f"and {result['time']:.4g} virtual seconds (engine {result['engine']})"
     )
+
+
+def _say_untrained(said: Any, contenders: list[Contender]) -> None:  # noqa: ANN401 - RunFile
+    """Print a note if nothing was learned."""
+    import numpy as np
+
+    from adelfl.config.build import build_data
+    from adelfl.report.comparison import untrained_note
+
+    labels = build_data(said)[0].y_test
+    if note := untrained_note(contenders, float(np.bincount(labels).max() / labels.size)):
+        typer.echo(f"note: {note}", err=True)
+
+
+def _contenders_of(folder: Path) -> list[Contender]:
+    from adelfl.record import RunRecord
+    from adelfl.report.comparison import Contender
+
+    record = RunRecord.open(folder)
+    return [Contender(record.about["strategy"], record.about["label"], [record])]
 
 
 def _check(todo: list[Job]) -> None:

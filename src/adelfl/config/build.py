@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from adelfl.data import Dataset, Partition
+    from adelfl.data.arrays import Ints
     from adelfl.latency import LatencyModel
     from adelfl.learning.layers import Layer
     from adelfl.simulation import Experiment
@@ -29,10 +30,14 @@ def _made(key: str, path: str, *arguments: object) -> Any:  # noqa: ANN401 - wha
     try:
         inspect.signature(factory).bind(*arguments)
     except (TypeError, ValueError) as trouble:
-        wanted = "(input_shape, classes, seed)" if arguments else "no arguments"
+        wanted = {3: "(input_shape, classes, seed)", 1: "(dataset)"}.get(len(arguments), "no arguments")
         raise ConfigError(f"{key}: {path} cannot be called with {wanted} ({trouble})") from None
     with users_code(f"{key}: {path} fails"):
         return factory(*arguments)
+
+
+# One split for all seeds: what was held out when a learning rate was chosen is the same everywhere.
+_VALIDATION_SEED = 0
 
 
 @lru_cache(maxsize=2)
@@ -41,10 +46,7 @@ def _dataset(name: str, data_dir: str | None, factory: str | None, validation: f
 
     if validation:
         whole = _dataset(name, data_dir, factory)
-        # One split for all seeds: what was held out when a learning rate was chosen is the same everywhere.
-        kept, held_out = split_validation(whole.y_train, validation, seed=0)
-        x, y = whole.x_train, whole.y_train
-        return replace(whole, x_train=x[kept], y_train=y[kept], x_test=x[held_out], y_test=y[held_out])
+        return _held_out(whole, *split_validation(whole.y_train, validation, _VALIDATION_SEED))
     if factory is None:
         return load_dataset(name, data_dir=data_dir)
     found = _made("data.factory", factory)
@@ -54,6 +56,12 @@ def _dataset(name: str, data_dir: str | None, factory: str | None, validation: f
             "Dataset.from_arrays and Dataset.from_torch make one"
         )
     return found
+
+
+def _held_out(whole: Dataset, kept: Ints, held_out: Ints) -> Dataset:
+    """Return the data set with some of its training samples in place of its test samples."""
+    x, y = whole.x_train, whole.y_train
+    return replace(whole, x_train=x[kept], y_train=y[kept], x_test=x[held_out], y_test=y[held_out])
 
 
 def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
@@ -66,11 +74,16 @@ def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
 
 def build_data(said: RunFile) -> tuple[Dataset, Partition]:
     """The data set, and who holds which of its training samples."""
-    d = said.data
-    dataset = _fewer_tests(_dataset(d.name, d.data_dir, d.factory, d.validation), d.test_samples, said.training.seed)
+    d, seed = said.data, said.training.seed
     # How many devices there are does not depend on how long their uploads take.
-    devices = said.fleet.build(said.device, said.training.seed, update_megabytes=1.0).size
-    return dataset, _partition(said.data, dataset, devices, said.training.batch, said.training.seed)
+    devices = said.fleet.build(said.device, seed, update_megabytes=1.0).size
+    given = _given_partition(d, devices)
+    if given is None:
+        dataset = _dataset(d.name, d.data_dir, d.factory, d.validation)
+        partition = _partition(d, dataset, devices, said.training.batch, seed)
+    else:
+        dataset, partition = given
+    return _fewer_tests(dataset, d.test_samples, seed), partition
 
 
 def build_experiment(said: RunFile) -> Experiment:
@@ -181,10 +194,9 @@ def build_network(said: RunFile) -> tuple[Dataset, nn.Module, tuple[Layer, ...]]
 def _network(said: RunFile, dataset: Dataset) -> tuple[nn.Module, tuple[Layer, ...]]:
     import torch
 
-    from adelfl.learning.layers import check_output, check_supported, find_layers, given_layers
+    from adelfl.learning.layers import check_output, find_layers, given_layers
 
     model = _model(said.model, dataset, said.training.seed)
-    check_supported(model)
     example = torch.from_numpy(dataset.x_train[:2])
     check_output(model, example, dataset.classes)
     return model, given_layers(model, said.model.layers) if said.model.layers else find_layers(model, example)
@@ -217,17 +229,51 @@ def _model(said: ModelSection, dataset: Dataset, seed: int) -> nn.Module:
     return found
 
 
-def _partition(said: DataSection, dataset: Dataset, devices: int, batch: int, seed: int) -> Partition:
-    from adelfl.data import Partition, dirichlet, iid
+def _given_partition(said: DataSection, devices: int) -> tuple[Dataset, Partition] | None:
+    """Return the data set and a partition of the user's own, from a file or an import path; None if there is none.
+
+    The partition is one of the whole training set. What ``data.validation`` holds out is taken from the devices that
+    hold it, but each keeps a sample. (A file may also be one of what is left: ``adelfl partition --save``.)
+    """
+    from adelfl.data import split_validation
+
+    if said.partition_file is None and said.partition_path is None:
+        return None
+    whole = _dataset(said.name, said.data_dir, said.factory)
+    found = _users_partition(said, whole)
+    key = "data.partition_file" if said.partition_file is not None else "data.partition"
+    dealt = f"{key}: {said.partition_file or said.partition} deals {found.samples} samples to {len(found)} devices"
+    if len(found) != devices:
+        raise ConfigError(
+            f"{dealt}; here are {whole.y_train.size} samples and {devices} devices (set fleet.devices to {len(found)})"
+        )
+    if not said.validation:
+        dataset = whole
+    elif found.samples == whole.y_train.size:
+        kept, held_out = found.spared(*split_validation(whole.y_train, said.validation, _VALIDATION_SEED))
+        return _held_out(whole, kept, held_out), found.restricted(kept)
+    else:
+        dataset = _dataset(said.name, said.data_dir, said.factory, said.validation)
+    if found.samples != dataset.y_train.size:
+        raise ConfigError(f"{dealt}; here are {dataset.y_train.size} samples and {devices} devices")
+    return dataset, found
+
+
+def _users_partition(said: DataSection, whole: Dataset) -> Partition:
+    from adelfl.data import Partition
 
     if said.partition_file is not None:
-        found = Partition.load(said.partition_file)
-        if (len(found), found.samples) != (devices, dataset.y_train.size):
-            raise ConfigError(
-                f"data.partition_file: {said.partition_file} deals {found.samples} samples to {len(found)} devices; "
-                f"here are {dataset.y_train.size} samples and {devices} devices"
-            )
+        return Partition.load(said.partition_file)
+    found = _made("data.partition", said.partition, whole)
+    if isinstance(found, Partition):
         return found
+    with users_code(f"data.partition: {said.partition} must return a Partition, or positions for each device"):
+        return Partition.of(list(found), whole.y_train.size)
+
+
+def _partition(said: DataSection, dataset: Dataset, devices: int, batch: int, seed: int) -> Partition:
+    from adelfl.data import dirichlet, iid
+
     # Each device at least one batch; a fleet too large for that shares samples.
     least = min(batch, dataset.y_train.size)
     if said.partition == "iid":

@@ -169,7 +169,9 @@ def first_mistake(file: type[Section], trouble: ValidationError) -> str:
 
 def _is_branch(part: str | int) -> bool:
     """Whether pydantic put the name of a union's branch into the path."""
-    return isinstance(part, str) and (part.startswith(("constrained-", "list[")) or part in ("float", "int"))
+    return isinstance(part, str) and (
+        part.startswith(("constrained-", "list[", "literal[")) or part in ("float", "int")
+    )
 
 
 def _allowed(file: type[Section], path: list[Any]) -> list[str]:

@@ -133,6 +133,41 @@ class Partition:
         flat = np.bincount(owner * width + labels[self.indices], minlength=len(self) * width)
         return flat.reshape(len(self), width).astype(np.int64, copy=False)
 
+    def spared(self, kept: Ints, held_out: Ints) -> tuple[Ints, Ints]:
+        """Move samples from a held-out set back, one for each device that would hold none otherwise.
+
+        Parameters
+        ----------
+        kept, held_out : ndarray of int64
+            Positions in the training set, ascending, as :func:`split_validation` gives them.
+
+        Returns
+        -------
+        kept, held_out : ndarray of int64
+            Such that each device holds a sample of ``kept``, ascending.
+        """
+        is_kept = np.zeros(self.samples, dtype=np.bool_)
+        is_kept[kept] = True
+        first = self.indices[self.offsets[:-1]]
+        is_kept[first[np.logical_or.reduceat(is_kept[self.indices], self.offsets[:-1]) == 0]] = True
+        if is_kept.all():
+            raise ConfigError("validation: nothing can be held out, because each device holds a single sample")
+        return np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
+
+    def restricted(self, kept: Ints) -> Partition:
+        """Return the partition of a part of the training set: what each device holds of it, in the same order.
+
+        Parameters
+        ----------
+        kept : ndarray of int64
+            Positions in the training set, ascending; those in the result count within them.
+        """
+        place = np.full(self.samples, -1, dtype=np.int64)
+        place[kept] = np.arange(kept.size)
+        moved = place[self.indices]
+        sizes = np.add.reduceat((moved >= 0).astype(np.int64), self.offsets[:-1])
+        return Partition(moved[moved >= 0], _offsets(sizes), int(kept.size))
+
     def to_dict(self) -> dict[str, Any]:
         """Only numbers, lists and strings: fit for JSON."""
         return {"samples": self.samples, "devices": [part.tolist() for part in self]}

@@ -46,7 +46,8 @@ def compute(message: Message, context: Context) -> Message:
     sent = {name: _tensor(array) for name, array in message.content.array_records["arrays"].items()}
     buffers = {name: _tensor(array) for name, array in message.content.array_records[_STATE].items()}
     rows = np.split(np.array(said["rows"], dtype=np.int64), int(said["iterations"]))  # type: ignore[arg-type]
-    update, loss = engine.train_one(sent, buffers, rows, int(said["done"]), float(said["rate"]))  # type: ignore[arg-type]
+    masks = int(said["masks"]) if "masks" in said else None  # type: ignore[arg-type]
+    update, loss = engine.train_one(sent, buffers, rows, int(said["done"]), float(said["rate"]), masks)  # type: ignore[arg-type]
     content = RecordDict(
         {
             "arrays": _record(update),
@@ -103,6 +104,8 @@ class OnFlower(Loop):
                     "rate": work.eta,
                 }
             )
+            if work.mask_seeds is not None:
+                config["masks"] = int(work.mask_seeds[u])
             content = RecordDict({"arrays": weights, _STATE: state, "config": config})
             target = nodes[len(messages) % len(nodes)]
             messages.append(Message(content, dst_node_id=target, message_type=MessageType.TRAIN))

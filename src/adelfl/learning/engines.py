@@ -15,6 +15,7 @@ from adelfl.learning.fused import Fused
 from adelfl.learning.hetero import Hetero
 from adelfl.learning.layers import Layer, is_per_sample
 from adelfl.learning.loop import Loop
+from adelfl.learning.masks import draws_numbers
 from adelfl.learning.stacked import Stacked, why_not_stacked
 from adelfl.learning.trial import why_not_fused
 from adelfl.learning.work import Engine, Samples
@@ -40,7 +41,7 @@ class LocalWork:
 
 def choose(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, iterations: int = 1) -> EngineName:
     """Return the quickest engine that computes so many local iterations exactly."""
-    if not is_per_sample(model):
+    if not is_per_sample(model) or draws_numbers(model, samples.x[:2]):
         return "loop"
     if iterations == 1:
         return "fused" if why_not_fused(model, layers, samples) is None else "loop"
@@ -87,6 +88,11 @@ def build_engine(
         name = choose(model, layers, samples, iterations)
     if name != "loop" and not is_per_sample(model):
         raise ConfigError(f"engine {name!r} needs a model whose samples do not influence each other; use 'loop'")
+    if name != "loop" and not chosen and draws_numbers(model, samples.x[:2]):
+        raise ConfigError(
+            f"engine {name!r} computes devices together, but this model draws random numbers for each (dropout); "
+            "use 'loop'"
+        )
     if name == "stacked" and (reason := why_not_stacked(model, samples, slowly=True)):
         raise ConfigError(f"engine 'stacked' cannot map this model over devices ({reason}); use 'loop'")
     if name == "fused" and iterations > 1:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer, is_per_sample
+from adelfl.learning.masks import seeded
 from adelfl.learning.stateless import Stateless
 from adelfl.learning.work import Ints, RoundWork, Samples
 from adelfl.planner import Constants
@@ -95,7 +96,9 @@ class _Gradients:
         x, y = self.samples.take(rows)
         loss = functional.cross_entropy(self.call(weights | self.buffers, x), y)
         self.loss += float(loss.detach())
-        return dict(zip(names, torch.autograd.grad(loss, [weights[n] for n in names]), strict=True))
+        wanted = [weights[n] for n in names]
+        found = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
+        return dict(zip(names, found, strict=True))
 
 
 def estimate_constants(
@@ -125,9 +128,10 @@ def estimate_constants(
     # Some modules, as those of spectral_norm, keep what a pass made of their weights, and can then not be copied.
     gradients, sums = _Gradients(deepcopy(model), layers, samples), _Sums(len(layers))
     differences, sizes = [], []
-    for rows in chosen:
+    for number, rows in enumerate(chosen):
         half = rows.size // 2
-        one, other = (gradients.of(part) for part in np.split(rows[: 2 * half], 2))
+        with seeded(number, samples.device):
+            one, other = (gradients.of(part) for part in np.split(rows[: 2 * half], 2))
         found = [sums.add(l, {n: (one[n], other[n]) for n in layer.parameters}, half) for l, layer in enumerate(layers)]
         differences.append(half * sum(difference for difference, _ in found))
         sizes.append([size for _, size in found])
@@ -150,7 +154,8 @@ def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work:
         rows = work.rows[0][starts[u] : starts[u] + 2 * half]
         done = layers[L - min(L, int(z[u])) :]
         names = [n for layer in done for n in layer.parameters]
-        one, other = (gradients.of(part, names) for part in np.split(rows, 2))
+        with seeded(None if work.mask_seeds is None else int(work.mask_seeds[u]), samples.device):
+            one, other = (gradients.of(part, names) for part in np.split(rows, 2))
         for l, layer in enumerate(done, start=L - len(done)):
             sums.add(l, {n: (one[n], other[n]) for n in layer.parameters}, half)
     return sums.spread(layers).rounded()

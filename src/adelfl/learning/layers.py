@@ -164,30 +164,6 @@ def is_per_sample(model: nn.Module) -> bool:
     )
 
 
-def check_supported(model: nn.Module) -> None:
-    """Raise ConfigError if a module draws random numbers while training (dropout with p > 0, RReLU).
-
-    Its draws would come from torch's global generator, and runs would not be repeatable, nor simulated and real runs
-    alike.
-    """
-    for name, module in model.named_modules():
-        p = _drop_probability(module)
-        where = f"{name or 'the model'} ({type(module).__name__})"
-        if p > 0:
-            raise ConfigError(f"{where}: dropout with p = {p:g} is not supported; set it to 0")
-        if isinstance(module, nn.RReLU) and module.lower != module.upper:
-            raise ConfigError(f"{where}: random slopes are not supported; use nn.LeakyReLU")
-
-
-def _drop_probability(module: nn.Module) -> float:
-    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
-        return float(module.dropout)
-    if "drop" in type(module).__name__.lower():  # also DropPath and the like of other makers
-        p = getattr(module, "p", getattr(module, "drop_prob", 0.0))
-        return float(p) if isinstance(p, int | float) else 0.0
-    return 0.0
-
-
 def _trainable(model: nn.Module) -> dict[int, str]:
     """Id of every trainable parameter → its name, in the order of ``named_parameters``."""
     named = list(model.named_parameters())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adelfl.learning.layers import Layer
+from adelfl.learning.masks import seeded
 from adelfl.learning.stateless import Stateless
 from adelfl.learning.work import Engine, Ints, RoundWork, Samples
 from adelfl.updates import Merge
@@ -90,16 +91,29 @@ class Loop(Engine):
         for u in np.flatnonzero(work.contributes).tolist():
             rows = [r[starts[u] : starts[u + 1]] for r in work.rows]
             buffers = {name: b.clone() for name, b in self.buffers.items()}
-            update, loss = self.train_one(start, buffers, rows, int(work.progress.z[u]), work.eta)
+            seed = None if work.mask_seeds is None else int(work.mask_seeds[u])
+            update, loss = self.train_one(start, buffers, rows, int(work.progress.z[u]), work.eta, seed)
             yield Local(u, update, buffers, loss)
 
     def train_one(
-        self, start: dict[str, Tensor], buffers: dict[str, Tensor], rows: list[Ints], z: int, eta: float
+        self,
+        start: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        rows: list[Ints],
+        z: int,
+        eta: float,
+        mask_seed: int | None = None,
     ) -> tuple[dict[str, Tensor], float]:
         """A device's update per layer, the sum of the steps that it completed, and its loss in the first step.
 
-        Its buffers are changed in place.
+        Its buffers are changed in place. ``mask_seed`` decides what the model draws, as dropout does.
         """
+        with seeded(mask_seed, self.samples.device):
+            return self._train_one(start, buffers, rows, z, eta)
+
+    def _train_one(
+        self, start: dict[str, Tensor], buffers: dict[str, Tensor], rows: list[Ints], z: int, eta: float
+    ) -> tuple[dict[str, Tensor], float]:
         L = len(self.layers)
         update: dict[str, Tensor] = {}
         velocity: dict[str, Tensor] = {}
@@ -114,7 +128,9 @@ class Loop(Engine):
             }
             x, y = self.samples.take(chosen)
             loss = functional.cross_entropy(self.call(local | buffers, x), y)
-            grads = torch.autograd.grad(loss, [local[name] for name in names])
+            # A module that is skipped at random (stochastic depth) has a gradient of zero.
+            wanted = [local[name] for name in names]
+            grads = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
             if iteration == 0:
                 first_loss = float(loss.detach())
             with torch.no_grad():

@@ -141,7 +141,8 @@ def _draw_weights(model: nn.Module, generator: torch.Generator, *, he: bool) -> 
         elif isinstance(module, nn.GroupNorm | nn.BatchNorm2d | nn.LayerNorm):
             module.reset_parameters()
         elif isinstance(module, Transformer):
-            module.position.normal_(0.0, 0.02, generator=generator)
+            # Large enough to tell patches apart from the first step on: plain SGD takes hundreds of steps otherwise.
+            module.position.normal_(0.0, 0.5, generator=generator)
     for module in modules:
         if isinstance(module, Residual) and isinstance(module.norm2, nn.Identity):
             # Without a norm the sums of 8 blocks would grow; each block starts as its shortcut instead.

@@ -206,8 +206,8 @@ class Transformer(nn.Module):
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__()
         channels, *sides = plan.shape
-        # Some 50 tokens: patches of 4×4 for 28×28 and 32×32 images, single pixels for 8×8.
-        patch = max(d for d in range(1, max(1, min(sides) // 7) + 1) if math.gcd(*sides) % d == 0)
+        # Patches of 4×4 for 28×28 and 32×32 images, some 50 tokens; of 2×2 for 8×8, since a single pixel says little.
+        patch = max(d for d in range(1, max(2, min(sides) // 7) + 1) if math.gcd(*sides) % d == 0)
         size = TRANSFORMER_HEADS * math.ceil(plan.scaled(TRANSFORMER_SIZE) / TRANSFORMER_HEADS)
         self.embed = nn.Conv2d(channels, size, kernel_size=patch, stride=patch)
         self.position = nn.Parameter(torch.empty(math.prod(sides) // patch**2, size))

@@ -66,8 +66,8 @@ def shrink(model: nn.Module, width: float) -> Submodel:
     Parameters
     ----------
     model : nn.Module
-        Nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm and BatchNorm2d, such as mlp,
-        cnn and vgg of :func:`~adelfl.learning.models.build_model`. It is not changed.
+        Nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and Dropout, such
+        as mlp, cnn and vgg of :func:`~adelfl.learning.models.build_model`. It is not changed.
     width : float
         In (0, 1]. At 1 the submodel is the same function as the model.
 
@@ -218,9 +218,11 @@ class _Walk:
             if (module.start_dim, module.end_dim) != (1, -1):
                 raise _refusal(name, module, "a Flatten must have start_dim=1 and end_dim=-1")
             self.flat = True
-        elif type(module) not in (nn.ReLU, nn.MaxPool2d):
+        elif type(module) not in (nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Dropout2d):
             raise _refusal(
-                name, module, "only Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm and BatchNorm2d can be narrowed"
+                name,
+                module,
+                "only Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and Dropout can be narrowed",
             )
         return copy.deepcopy(module)
 

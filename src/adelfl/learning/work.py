@@ -98,6 +98,8 @@ class RoundWork:
         Learning rate.
     width : ndarray, shape (U,), or None
         HeteroFL's widths.
+    mask_seeds : ndarray of int, shape (U,), or None
+        Seeds of the random numbers that the model draws on each device (dropout); None leaves torch's generators alone.
     """
 
     rows: tuple[Ints, ...]
@@ -106,6 +108,7 @@ class RoundWork:
     progress: Progress
     eta: float
     width: Floats | None = None
+    mask_seeds: Ints | None = None
 
     @cached_property
     def contributes(self) -> Bools:
@@ -141,6 +144,7 @@ class RoundWork:
             Progress(p.z[chosen], p.layers, p.local_iterations, p.rate[chosen], batch=self.sizes[chosen]),
             self.eta,
             None if self.width is None else self.width[chosen],
+            None if self.mask_seeds is None else self.mask_seeds[chosen],
         )
 
 

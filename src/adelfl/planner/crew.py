@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.latency import Exponential, LatencyModel
+from adelfl.latency import Exponential, LatencyModel, delivery_of
 from adelfl.planner.grouping import slowest_front
 from adelfl.planner.problem import Problem
 from adelfl.theory.spread import Spread
@@ -125,7 +125,7 @@ class Crew:
         S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5)
         if self.samples is not None:
             S = np.minimum(S, self.samples)
-        pi = self.latency.delivery(S / self.P, self.B, T_, self.layers) * (self.chance * fits)[..., None]
+        pi = delivery_of(self.latency, S / self.P, self.B, T_, self.layers) * (self.chance * fits)[..., None]
         v = precision(S, self.spread, self.memory) if self.weighting == "precision" else 1.0
         found = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
         return np.where(np.isfinite(found) & fits.any(axis=-1), found, np.inf)

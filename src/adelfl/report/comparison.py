@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,32 @@ class Contender:
             known = accuracies[np.maximum(last, 0)] if accuracies.size else np.full(last.shape, np.nan)
             found.append(np.where(last >= 0, known, np.nan))
         return np.array(found)
+
+
+_NEAR = 0.2  # of the way from chance to no mistakes
+
+
+def untrained_note(contenders: list[Contender], chance: float) -> str | None:
+    """Return a sentence if the oracle, or else every strategy, ends near chance; None if training worked.
+
+    Parameters
+    ----------
+    contenders : list of Contender
+        At least one of them finished.
+    chance : float
+        Accuracy of a model that always names the most frequent label.
+    """
+    final = {c.name: float(np.nanmean(c.final)) for c in contenders if np.isfinite(c.final).any()}
+    best = final.get("oracle", max(final.values(), default=math.nan))
+    if not best <= chance + _NEAR * (1.0 - chance):
+        return None
+    who = "the oracle" if "oracle" in final else "every strategy" if len(final) > 1 else next(iter(final))
+    rates = {r.about["config"].get("learning_rate", {}).get("initial") for c in contenders for r in c.records}
+    rate = f" (now {rates.pop():g})" if len(rates) == 1 and rates != {None} else ""
+    return (
+        f"{who} ends near chance ({best:.1%}, where always naming the most frequent label has {chance:.1%}): "
+        f"try another learning_rate.initial{rate}, or more training.rounds"
+    )
 
 
 def summary_json(contenders: list[Contender]) -> dict[str, Any]:

@@ -232,6 +232,8 @@ def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]
         again = f"adelfl resume {escape(shlex.quote(str(record.folder)))}"
         if about.get("clock") == "real":
             again = "its ServerApp, started again, goes on"
+        elif about.get("made_by") == "simulate":
+            again = "simulate(experiment, record=...) goes on"
         said = {"locked": "running", "recent": f"running, or just stopped; {again}", "stopped": f"stopped; {again}"}
         state = f"[yellow]{said[_activity(record, locked)]}[/yellow]"
         if record.failure is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.partition import Partition
-from adelfl.latency import Exponential, of_devices
+from adelfl.latency import Exponential, delivery_of, layer_times_of, of_devices, upload_times_of
 from adelfl.seeds import rng_for
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting, Strategy
@@ -63,10 +63,11 @@ def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: In
     # A submodel is as much smaller to train as to send.
     scale = 1.0 if orders.width is None else orders.width**2
     cost = orders.batch * scale
-    rng = rng_for(world.seed, "latency", t)
+    rng, when = rng_for(world.seed, "latency", t), f"round {t + 1}"
     latency = of_devices(world.latency, devices)
-    finished = np.cumsum(latency.layer_times(rng, cost / world.speed(devices, now), E * L, L), axis=1)
-    upload = latency.upload_times(rng, world.upload[devices] * scale, L)
+    times = layer_times_of(latency, rng, cost / world.speed(devices, now), E * L, L, when)
+    finished = np.cumsum(times, axis=1)
+    upload = upload_times_of(latency, rng, world.upload[devices] * scale, L, when)
     whole = upload if upload.ndim == 1 else upload[:, -1]
     if np.isinf(orders.deadline):
         ends = np.where(takes_part, finished[:, -1] + whole, 0.0)
@@ -84,7 +85,8 @@ def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: In
         believed = of_devices(setting.latency, devices)
 
         def chances() -> Floats:
-            found = believed.delivery(np.maximum(cost, 1e-300) / P, B, np.full(devices.size, T), L)
+            mean, deadlines = np.maximum(cost, 1e-300) / P, np.full(devices.size, T)
+            found = delivery_of(believed, mean, B, deadlines, L, when)
             return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * found, 0.0)
 
     through = z >= E * L

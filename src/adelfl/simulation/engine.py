@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,13 @@ from adelfl.errors import AdelError, ConfigError
 from adelfl.learning.engines import build_engine, find_device
 from adelfl.learning.estimate import look_at
 from adelfl.learning.hetero import Hetero
+from adelfl.learning.masks import draws_numbers, mask_seeds
 from adelfl.learning.work import RoundWork, Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter
 from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
 from adelfl.simulation.evaluation import Evaluation
 from adelfl.simulation.experiment import Experiment
+from adelfl.simulation.recording import run_recorded
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Strategy
 from adelfl.strategies.heterofl import WIDTHS
@@ -69,6 +72,8 @@ def simulate(
     writer: RunWriter | None = None,
     checkpoint: Checkpoint | None = None,
     report: Report | None = None,
+    *,
+    record: str | Path | None = None,
 ) -> dict[str, Any]:
     """Run an experiment to the end of its budget.
 
@@ -82,15 +87,34 @@ def simulate(
         Where to continue.
     report : callable, optional
         Called with every round's row.
+    record : path, optional
+        A folder in which to record the run, in place of ``writer`` and ``checkpoint``. ``adelfl report``, ``list``,
+        ``show``, ``export`` and ``dashboard`` read it. Called again with the same experiment, ``simulate`` continues an
+        interrupted run to the same bytes, and returns the summary of a finished one.
 
     Returns
     -------
     dict
         ``final_accuracy``, ``accuracy`` at quarters of the budget, ``depth`` (mean share of layers), ``rounds``,
         ``time``, ``engine``.
+
+    Raises
+    ------
+    ConfigError
+        If ``record`` holds something else, or the run of an experiment that differs in what can be compared: data,
+        partition, first weights, setting, world, options. Changes in the code of classes are not seen.
     """
-    run = _Run(experiment, writer, report)
-    return run.go(checkpoint)
+    if record is None:
+        return _Run(experiment, writer, report).go(checkpoint)
+    if writer is not None or checkpoint is not None:
+        raise ConfigError("simulate: give record, or writer and checkpoint, not both")
+    run = _Run(experiment, None, report)  # which may be refused, before there is a folder
+
+    def go(writer: RunWriter, checkpoint: Checkpoint | None) -> dict[str, Any]:
+        run.writer = writer
+        return run.go(checkpoint)
+
+    return run_recorded(experiment, Path(record), go)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +179,7 @@ class _Run:
         else:
             E = s.local_iterations
             self.engine = build_engine(e.engine, self.model, e.layers, samples, e.local, iterations=E, widths=widths)
+        self.draws_masks = draws_numbers(self.model, samples.x[:2])
         self.summary = Summary(s.budget, s.layers * s.local_iterations)
         # Evenly spaced, and whatever the summary looks at; a round that ends there to rounding errors ends by then.
         evenly = {(k + 1) / e.evaluations for k in range(e.evaluations)}
@@ -216,9 +241,9 @@ class _Run:
         return deque(self._ready(r, own) for r, own in zip(few, rows, strict=True))
 
     def _ready(self, r: _Round, rows: tuple[Ints, ...]) -> _Ready:
-        work = RoundWork(
-            rows, r.orders.batch, r.A, r.progress, float(self.strategy.learning_rates[r.t]), r.orders.width
-        )
+        rate = float(self.strategy.learning_rates[r.t])
+        seeds = mask_seeds(self.experiment.seed, r.t, r.devices) if self.draws_masks else None
+        work = RoundWork(rows, r.orders.batch, r.A, r.progress, rate, r.orders.width, seeds)
         return _Ready(r, work, self.engine.prepare(work) if any(r.row["contributors"]) else None)
 
     def _round(self, t: int, now: float) -> _Round | None:

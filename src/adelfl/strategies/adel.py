@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.latency import Exponential, of_devices, work_of
+from adelfl.latency import Exponential, delivery_of, of_devices, work_of
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.crew import Crew
 from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
@@ -140,7 +140,7 @@ class Adel(Strategy):
             said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
         if self.chooses_rounds:
             said.append("chosen rounds")
-        return self.name + (f" ({', '.join(said)})" if said else "")
+        return self.labelled(said)
 
     @property
     def schedule(self) -> Schedule:
@@ -207,11 +207,12 @@ class Adel(Strategy):
         if self.replan:
             latency, L = self.setting.latency, self.setting.layers
             through = o.z >= L * self.setting.local_iterations
-            work, silence = work_of(latency, o.z, L), None
-            if type(latency) is not Exponential:
+            when = f"round {o.t + 1}"
+            work, silence = work_of(latency, o.z, L, when), None
+            if type(latency) is not Exponential:  # a class derived from it has chances of its own
                 mean = np.maximum(o.batch, 1) / self.beliefs.compute(o.devices)
                 theirs = of_devices(latency, o.devices)
-                silence = 1.0 - theirs.delivery(mean, np.zeros(mean.size), o.seconds, L)[:, -1]
+                silence = 1.0 - delivery_of(theirs, mean, np.zeros(mean.size), o.seconds, L, when)[:, -1]
             self.beliefs.observe(o.devices, o.batch, work, o.seconds, o.upload, through, silence)
         t = o.t + 1
         if t >= self._rounds or o.left <= 0:

@@ -8,11 +8,12 @@ Every synchronous method is a deadline rule, a batch rule and a U×L matrix A:
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import ClassVar, get_args
+from functools import cached_property, wraps
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -282,6 +283,17 @@ class Strategy(ABC):
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
 
+    def __init_subclass__(cls, **more: Any) -> None:  # noqa: ANN401 - whatever the class statement says
+        super().__init_subclass__(**more)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that the strategy was made with, by name, without those that have their default values."""
+        found: dict[str, Any] = self.__dict__.get("_options", {})
+        return dict(found)
+
     @property
     def rounds(self) -> int:
         """How many rounds there are; a strategy may choose fewer or more than it was asked for."""
@@ -326,8 +338,21 @@ class Strategy(ABC):
 
     @property
     def label(self) -> str:
-        """What reports call it, with the options that matter."""
-        return self.name
+        """What reports call it, with the options that matter; by default all that differ from their defaults."""
+        return self.labelled([])
+
+    def labelled(self, said: Sequence[str]) -> str:
+        """Return the name, and in brackets some words and the options that no class of adelfl's own knows.
+
+        Parameters
+        ----------
+        said : sequence of str
+            Words for the options that the class knows.
+        """
+        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("adelfl."))
+        known = inspect.signature(ours).parameters
+        own = [f"{key}={_in_short(value)}" for key, value in self.options.items() if key not in known]
+        return self.name + (f" ({', '.join([*said, *own])})" if said or own else "")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -341,6 +366,50 @@ class Strategy(ABC):
     @abstractmethod
     def weights(self, t: int, progress: Progress) -> Floats:
         """A, shape (U, L): how much each device's gradient of each layer counts in the merge of round t."""
+
+
+Init = Callable[..., None]
+
+
+def _remembering(init: Init) -> Init:
+    """Let ``__init__`` keep the options that it is called with, in ``_options``; of several, the outermost does."""
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def remember(self: Strategy, *given: Any, **options: Any) -> None:  # noqa: ANN401 - as the strategy takes them
+        if "_options" not in self.__dict__:
+            self.__dict__["_options"] = _differing(signature, self, *given, **options)
+        init(self, *given, **options)
+
+    return remember
+
+
+def _differing(signature: inspect.Signature, *given: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the arguments after ``self`` and the setting that differ from their defaults."""
+    try:
+        bound = signature.bind(*given, **options)
+    except TypeError:  # raised again by the call itself
+        return {}
+    found: dict[str, Any] = {}
+    for key, value in [*bound.arguments.items()][2:]:
+        parameter = signature.parameters[key]
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            found |= value
+        elif not np.array_equal(value, parameter.default):
+            found[key] = value
+    return found
+
+
+def _in_short(value: object) -> str:
+    """Return an option's value as words of a label."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_in_short, value))}]"
+    plain = value is None or isinstance(value, str | int | np.integer | np.floating)
+    return (str(value) if plain else type(value).__name__)[:40]
 
 
 def fixed_batch(setting: Setting, devices: Ints, deadline: float, width: Floats | float = 1.0) -> Ints:

@@ -44,7 +44,7 @@ class Salf(Strategy):
         said = [] if self.average_over == "contributors" else [f"average over {self.average_over}"]
         if self.average_over not in ("all", "inverse") and self.correction != "unbiased":
             said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
-        return self.name + (f" ({', '.join(said)})" if said else "")
+        return self.labelled(said)
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, T_max / R."""

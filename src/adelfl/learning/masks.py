@@ -1,0 +1,106 @@
+"""Random numbers that a model draws while it trains: dropout masks, random slopes, stochastic depth.
+
+Torch draws them from global generators. Here each device and round has a seed of its own, so that a run can be repeated
+and resumed to the same bytes, and a device's masks do not depend on which devices are computed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from adelfl.seeds import rng_for
+
+
+def mask_seeds(seed: int, t: int, devices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a seed for the masks of each of some devices in round t.
+
+    Parameters
+    ----------
+    seed : int
+        The seed of the run.
+    t : int
+        The round, from 0.
+    devices : ndarray of int, shape (U,)
+        Device numbers in the fleet.
+
+    Returns
+    -------
+    ndarray of int64, shape (U,)
+    """
+    return np.array([rng_for(seed, "masks", t, int(u)).integers(2**63) for u in devices], dtype=np.int64)
+
+
+@contextmanager
+def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Seed torch's generators of the CPU and of ``device``, and restore their states afterwards.
+
+    Parameters
+    ----------
+    seed : int or None
+        None leaves the generators as they are.
+    device : torch.device
+        Where the model computes.
+    """
+    if seed is None:
+        yield
+        return
+    generators = _generators(device)
+    before = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(seed)
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
+
+
+def draws_numbers(model: nn.Module, example: Tensor) -> bool:
+    """Return whether a forward pass of the model, in its present modes, draws from torch's generators.
+
+    Modules that are known to draw are found by their classes; for all others a copy of the model is run once.
+
+    Parameters
+    ----------
+    model : nn.Module
+        It is not changed, nor are the generators.
+    example : Tensor
+        A batch of some samples.
+    """
+    if any(module.training and _draws(module) for module in model.modules()):
+        return True
+    with seeded(0, example.device), torch.no_grad():
+        generators = _generators(example.device)
+        before = [generator.get_state() for generator in generators]
+        with suppress(Exception):  # a model that cannot be copied or run is reported elsewhere
+            deepcopy(model)(example.clone())
+        return any(not torch.equal(g.get_state(), state) for g, state in zip(generators, before, strict=True))
+
+
+def _generators(device: torch.device) -> list[torch.Generator]:
+    found = [torch.default_generator]
+    if device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        found.append(torch.cuda.default_generators[device.index or 0])
+    elif device.type == "mps":
+        found.append(torch.mps._get_default_mps_generator())
+    return found
+
+
+def _draws(module: nn.Module) -> bool:
+    """Whether a module draws random numbers in training mode, as far as its class tells."""
+    if isinstance(module, nn.RReLU):
+        return bool(module.lower != module.upper)
+    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+        return float(module.dropout) > 0
+    if "drop" in type(module).__name__.lower():  # also DropPath and similar classes of other packages
+        p = getattr(module, "p", getattr(module, "drop_prob", 0.0))
+        return isinstance(p, int | float) and p > 0
+    return False
