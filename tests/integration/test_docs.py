@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -126,6 +127,7 @@ def test_shell_blocks_name_commands_and_options_that_exist(page):
             assert program in ("tensorboard", "openssl", "ssh", "ssh-keygen", "echo"), words
 
 
+@cache
 def options_of_flower() -> set[str]:
     """All options that Flower's sources name; asking its programs takes seconds each."""
     if (found := importlib.util.find_spec("flwr")) is None:
