@@ -102,7 +102,7 @@ def build_model(
     # Modules draw their first weights when they are made; on the meta device nothing is drawn, nor stored.
     with torch.device("meta"):
         model = _BUILDERS[name](plan)
-    # As model.to_empty(device="cpu") does; its empty_like of a meta tensor would load sympy, half a second for a process.
+    # As model.to_empty(device="cpu") does, whose empty_like of a meta tensor would load sympy: half a second.
     model._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device="cpu"))
     he = name not in ("mlp", "cnn", "transformer") if init == "auto" else init == "he"
     _draw_weights(model, generator, he=he)
