@@ -10,7 +10,7 @@ from adelfl.theory import bound
 
 from .reference import feasible_points, log_uniform, problems
 
-many = settings(max_examples=300, deadline=None, derandomize=True)
+many = settings(max_examples=150, deadline=None, derandomize=True)
 
 
 @given(problem=problems(), data=st.data())

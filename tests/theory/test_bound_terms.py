@@ -16,7 +16,7 @@ from . import reference
 from .reference import feasible_points, problems, round_cost
 
 some = settings(max_examples=50, deadline=None, derandomize=True)
-many = settings(max_examples=300, deadline=None, derandomize=True)
+many = settings(max_examples=150, deadline=None, derandomize=True)
 
 FIXED = [
     # (cost, σ² per group, count), (T, m)
