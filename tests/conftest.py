@@ -1,4 +1,4 @@
-"""Shared by all tests: what must be set before torch or numpy is loaded, and where the helpers are."""
+"""Shared by all tests: what must be set before torch or numpy is loaded, and where the helpers (tests/support) are."""
 
 import os
 import sys
@@ -11,4 +11,4 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # One thread for each worker: there are as many workers as cores, and the tests' matrices are small.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-sys.path.insert(0, str(Path(__file__).parent / "unit"))
+sys.path.insert(0, str(Path(__file__).parent))  # the package support

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.special import gammaincc
-from small_worlds import typed
 
 from adelfl.cli import main
+from support.small_worlds import typed
 
 REPO = Path(__file__).parents[2]
 GOOD = """

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from rich.console import Console
-from small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 from adelfl import errors, runner
 from adelfl.cli.runs import _title
@@ -19,6 +18,7 @@ from adelfl.config.run import load_run
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.terminal import print_comparison, print_runs
+from support.small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 REPO = Path(__file__).parents[2]
 small = sets(SMALL)
@@ -708,7 +708,7 @@ def test_a_picture_does_not_promise_a_depth_that_the_layer_times_do_not_keep(her
 
 
 def test_batch_norm_on_a_batch_of_one_is_one_sentence(here):
-    changes = ("model.factory=small_worlds:with_batch_norm", "training.batch=1", "strategy.name=oracle")
+    changes = ("model.factory=support.small_worlds:with_batch_norm", "training.batch=1", "strategy.name=oracle")
     assert_one_sentence(typed("run", *small, *sets(changes)), "batch")
 
 

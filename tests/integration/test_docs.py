@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from small_worlds import sets, typed
 
 from adelfl import InverseDecay
 from adelfl.cli import app
 from adelfl.config.run import RunFile, load_run
 from adelfl.planner import Constants
 from adelfl.runner import start
+from support.small_worlds import sets, typed
 
 REPO = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]

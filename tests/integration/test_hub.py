@@ -10,8 +10,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from parquet_world import write_set
-from small_worlds import SMALL, kept_bytes, sets
+
+from support.parquet_world import write_set
+from support.small_worlds import SMALL, kept_bytes, sets
 
 pytest.importorskip("huggingface_hub", reason="not installed: pip install 'adelfl[data]'")
 

@@ -11,7 +11,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from small_worlds import kept_bytes, sets, typed
+
+from support.small_worlds import kept_bytes, sets, typed
 
 # Some seconds of training, and a checkpoint twenty times a second, so that kills meet checkpoints being written.
 LONG = sets(("training.rounds=900", "training.evaluations=45", "fleet.devices=20"))

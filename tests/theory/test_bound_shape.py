@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adelfl.theory import bound
-
-from .reference import feasible_points, log_uniform, problems
+from support.reference import feasible_points, log_uniform, problems
 
 many = settings(max_examples=150, deadline=None, derandomize=True)
 

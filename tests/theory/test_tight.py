@@ -29,10 +29,9 @@ from adelfl.theory.tight import (
     second_moments,
     tight_bound,
 )
-
-from .quadratics import Quadratics
-from .reference import round_cost
-from .simulate import delivered, finished_layers, merge_weights, standard_error
+from support.quadratics import Quadratics
+from support.reference import round_cost
+from support.simulate import delivered, finished_layers, merge_weights, standard_error
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 

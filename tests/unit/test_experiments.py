@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from small_worlds import dataset_of, typed
 
 from adelfl.errors import ConfigError
 from adelfl.experiments.catalogue import NAMES, find_study
@@ -17,6 +16,7 @@ from adelfl.experiments.page import claims_table, closed, fill_page, gap_table, 
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
 from adelfl.record import RunRecord, find_runs
 from adelfl.strategies import find_strategy
+from support.small_worlds import dataset_of, typed
 
 PAPER = ("mnist-mlp", "mnist-cnn", "cifar-vgg11", "cifar-vgg13", "robust-l2", "robust-constant", "robust-e3")
 PAPER += ("robust-e5", "table-2")

@@ -8,7 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_worlds import (
+from torch import nn
+from torch.nn import functional
+
+from adelfl.errors import ConfigError
+from adelfl.learning import autograd, chain
+from adelfl.learning.engines import LocalWork, build_engine, choose
+from support.small_worlds import (
     Shifting,
     after_one_round,
     assert_right,
@@ -23,12 +29,6 @@ from small_worlds import (
     small_run,
     tied,
 )
-from torch import nn
-from torch.nn import functional
-
-from adelfl.errors import ConfigError
-from adelfl.learning import autograd, chain
-from adelfl.learning.engines import LocalWork, build_engine, choose
 
 
 class Tutorial(nn.Module):

@@ -6,7 +6,6 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from problems import BY_HAND, MIXED, PAPER, plan, problems
 
 from adelfl import ConfigError, ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem
 from adelfl.planner import exact
@@ -14,6 +13,7 @@ from adelfl.planner.admit import admit
 from adelfl.planner.exact import pool_non_increasing
 from adelfl.planner.grouping import exact_cost, merge_equal, merge_near
 from adelfl.theory import bound
+from support.problems import BY_HAND, MIXED, PAPER, plan, problems
 
 by_hand = pytest.mark.parametrize("name", BY_HAND)
 quick = settings(max_examples=60, deadline=None, derandomize=True)

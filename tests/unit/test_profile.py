@@ -6,7 +6,6 @@ import tomllib
 import numpy as np
 import pytest
 import torch
-from small_worlds import typed
 from torch.nn import functional
 
 from adelfl.errors import ConfigError
@@ -15,6 +14,7 @@ from adelfl.learning.layers import find_layers
 from adelfl.learning.models import build_model
 from adelfl.learning.profile import measure
 from adelfl.seeds import rng_for
+from support.small_worlds import typed
 
 P, START, FORWARD = 500.0, 0.002, 0.01
 """A machine: layers of one sample per second, seconds per layer and step, seconds per sample of a forward pass."""

@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from small_worlds import typed
 
 from adelfl.atomic import write_json
 from adelfl.errors import ConfigError
@@ -21,6 +20,7 @@ from adelfl.report.maps import MOST_CELLS, MOST_DEVICES, used_work
 from adelfl.report.style import SERIES, STRATEGY_COLOURS, looks_of
 from adelfl.report.traces import read_trace
 from adelfl.summary import QUARTERS, Summary
+from support.small_worlds import typed
 
 L = 3
 SECTIONS = ["result", "accuracy", "loss", "deadlines", "coverage", "contributions", "batches", "configuration", "runs"]

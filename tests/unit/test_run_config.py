@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from small_worlds import dataset_of
 from torch import nn
 
 from adelfl.config.build import build_data, build_experiment
@@ -17,6 +16,7 @@ from adelfl.learning.models import MODELS, build_model
 from adelfl.learning_rate import ConstantRate, InverseDecay
 from adelfl.runner import default_folder, jobs_of, parse_strategy
 from adelfl.theory.participation import mean_depth
+from support.small_worlds import dataset_of
 
 # -- what factories in a user's module look like
 
