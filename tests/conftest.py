@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 # Some virtual machines announce AMX and forbid it: there, oneDNN's bfloat16 kernels end the process with "Illegal
@@ -12,3 +13,12 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 sys.path.insert(0, str(Path(__file__).parent))  # the package support
+
+# Hypothesis takes some of its examples from the constants of all modules of ours that happen to be loaded: which they are
+# depends on the order of the tests, and with it on the machine. Without them, derandomize gives the same examples anywhere.
+with suppress(ImportError, AttributeError):  # no part of its interface
+    from hypothesis.internal.conjecture import providers
+
+    none = providers._local_constants
+    if hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = lambda: none

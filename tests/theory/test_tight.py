@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adelfl.fleet import Fleet
@@ -52,6 +52,8 @@ def by_enumeration(pi, v):
 
 @quick
 @given(st.lists(st.tuples(st.floats(1e-4, 1.0), st.floats(0.02, 50.0)), min_size=1, max_size=8))
+@example([(1.0, 1.0)])  # certain to deliver
+@example([(1.0, 1.0), (0.5, 2.0), (1.0, 50.0), (1.0, 0.02)])
 def test_the_moments_of_the_weights_are_those_of_all_sets_of_contributors(devices):
     pi, v = np.array(devices).T
     mean, square = by_enumeration(pi, v)
