@@ -14,8 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 sys.path.insert(0, str(Path(__file__).parent))  # the package support
 
-# Hypothesis takes some of its examples from the constants of all modules of ours that happen to be loaded: which they are
-# depends on the order of the tests, and with it on the machine. Without them, derandomize gives the same examples anywhere.
+# Hypothesis takes some of its examples from the constants in all modules of this project that happen to be loaded.
+# Which they are depends on the order of the tests; without them, derandomize gives the same examples on every machine.
 with suppress(ImportError, AttributeError):  # no part of its interface
     from hypothesis.internal.conjecture import providers
 

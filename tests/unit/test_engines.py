@@ -61,6 +61,7 @@ def combinations():
                 continue
             for iterations in (1, 3):
                 light = model in LIGHT or (strategy in HERE and (iterations == 1 or model == "transformer"))
+                light &= (strategy, model) not in (("adel", "resnet18"), ("adel", "vgg11 without"))
                 marks = [] if light else [pytest.mark.slow]
                 if model == "transformer":
                     marks.append(no_batching_rule)
