@@ -28,6 +28,18 @@ def test_planning_loads_neither_torch_nor_plots():
     assert not loaded_after(statement) & {"torch", "matplotlib", "pydantic", "rich", "typer"}
 
 
+def test_a_strategy_of_ours_is_found_without_reading_every_installed_package(monkeypatch):
+    from adelfl import strategies
+
+    def read(**_):
+        raise AssertionError("entry points were read")
+
+    monkeypatch.setattr(strategies, "entry_points", read)
+    for name in strategies.BUILT_IN:
+        assert strategies.find_strategy(name).name == name
+        assert strategies.code_of(name) is None
+
+
 def test_help_loads_neither_numpy_nor_scipy():
     statement = "import adelfl.cli"
     assert not loaded_after(statement) & {"torch", "numpy", "scipy", "matplotlib", "pydantic"}

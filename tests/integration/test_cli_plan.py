@@ -1,4 +1,4 @@
-"""adelfl plan, as a user types it: real processes, real files, exit codes."""
+"""adelfl plan, as a user types it: real files, exit codes, and real processes where the process is the claim."""
 
 import json
 import re
@@ -14,6 +14,7 @@ from adelfl.cli import main
 from adelfl.config.plan import load_problem
 from adelfl.planner import plan
 from adelfl.report.plan import draw_plan
+from support.small_worlds import typed
 
 REPO = Path(__file__).parents[2]
 GOOD = """
@@ -38,9 +39,15 @@ count = 30
 """
 
 
-def adelfl(*arguments: object) -> subprocess.CompletedProcess[str]:
+def process(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "adelfl", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def adelfl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The same without a new process, which would load scipy again."""
+    done = typed(*arguments)
+    return subprocess.CompletedProcess(arguments, done.code, done.out, done.err)
 
 
 @pytest.fixture
@@ -51,7 +58,7 @@ def good(tmp_path) -> Path:
 
 
 def test_json_is_all_there_is_on_stdout_and_agrees_with_the_formulas(good):
-    done = adelfl("plan", good, "--json", "--objective", "paper")
+    done = process("plan", good, "--json", "--objective", "paper")
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     T, m = np.array(said["deadlines"]), said["m"]
@@ -203,7 +210,7 @@ def test_bad_input_is_one_sentence_with_its_key(tmp_path, monkeypatch, capsys, c
 def test_bad_input_ends_the_process_with_2_and_no_traceback(tmp_path):
     path = tmp_path / "bad.toml"
     path.write_text(GOOD.replace("rounds = 100", "rounds = 0"))
-    done = adelfl("plan", path)
+    done = process("plan", path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import typer
 from rich.console import Console
-from small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 from adelfl import errors, runner
 from adelfl.cli import app
@@ -25,7 +24,9 @@ from adelfl.report.comparison import Contender, standard_error, untrained_note
 from adelfl.report.run import plot
 from adelfl.report.terminal import print_comparison, print_runs
 from adelfl.summary import QUARTERS
+from support.small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
+REPO = Path(__file__).parents[2]
 small = sets(SMALL)
 
 
@@ -355,7 +356,7 @@ def test_a_bad_file_is_one_sentence(here):
 
 
 def test_a_mistake_ends_a_real_process_with_2_and_no_traceback(here):
-    done = process("run", "--set", "strategy.name=sallf", cwd=here)
+    done = process("run", "--set", "training.round=3", cwd=here)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
@@ -469,12 +470,11 @@ def build(shape, classes, seed):
 """
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_crash_in_a_users_model_is_one_sentence_for_each_run_and_the_rows_stay(here, monkeypatch, jobs):
+def test_a_crash_in_a_users_model_is_one_sentence_for_each_run_and_the_rows_stay(here, monkeypatch):
     (here / "crashing.py").write_text(CRASHING)
     monkeypatch.syspath_prepend(here)
     model = ("--set", "model.factory=crashing:build", "--set", "fleet.devices=6", "--set", "training.depth=0.9")
-    done = typed("compare", "--strategies=salf,drop", "--seeds=1", f"--jobs={jobs}", "--out", "c", *model)
+    done = typed("compare", "--strategies=salf,drop", "--seeds=1", "--out", "c", *model)
     assert done.code == 2
     assert "Traceback" not in done.err
     said = [line for line in done.err.splitlines() if line.startswith("error: ")]
@@ -549,18 +549,28 @@ class InTraining(nn.Module):
 """
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_code_that_fails_for_one_seed_costs_the_runs_of_that_seed_alone(here, monkeypatch, jobs):
+def test_code_that_fails_for_one_seed_costs_the_runs_of_that_seed_alone(here, monkeypatch):
     (here / "troubled.py").write_text(TROUBLED)
     monkeypatch.syspath_prepend(here)
     model = ("--set", "model.factory=troubled:second_seed", "--set", "training.rounds=4")
-    done = typed("compare", "--strategies=salf,drop", "--seeds=3", f"--jobs={jobs}", "--json", "--out", "c", *model)
+    done = typed("compare", "--strategies=salf,drop", "--seeds=3", "--json", "--out", "c", *model)
     assert done.code == 2
     assert "Traceback" not in done.err
     assert {name: found["seeds"] for name, found in json.loads(done.out).items()} == {"salf": [0, 2], "drop": [0, 2]}
     said = [line for line in done.err.splitlines() if line.startswith("error: ")]
     assert [line.split(": ")[1] for line in said] == ["salf, seed 1", "drop, seed 1"]
     assert all("RuntimeError: no seed one; troubled.py, line 10" in line for line in said)
+
+
+TROUBLED_BY_SEED = """
+
+def by_seed(shape, classes, seed):
+    if seed == 2:
+        from crashing import build
+
+        return build(shape, classes, seed)
+    return second_seed(shape, classes, seed)
+"""
 
 
 @pytest.mark.parametrize(
@@ -597,12 +607,11 @@ def test_the_whole_of_what_a_users_code_raised_is_shown_if_asked(here, monkeypat
     assert isinstance(trouble.value.__cause__, LookupError)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_code_that_ends_the_program_or_misses_a_file_costs_its_own_run_alone(here, monkeypatch, jobs):
+def test_code_that_ends_the_program_or_misses_a_file_costs_its_own_run_alone(here, monkeypatch):
     (here / "troubled.py").write_text(TROUBLED)
     monkeypatch.syspath_prepend(here)
     words = "troubled:Leaves,troubled:Reads,drop"
-    done = typed("compare", "--strategies", words, "--seeds=1", f"--jobs={jobs}", "--json", "--out", "c", *small)
+    done = typed("compare", "--strategies", words, "--seeds=1", "--json", "--out", "c", *small)
     assert done.code == 2
     assert list(json.loads(done.out)) == ["drop"]
     said = [line for line in done.err.splitlines() if line.startswith("error: ")]
@@ -610,6 +619,31 @@ def test_code_that_ends_the_program_or_misses_a_file_costs_its_own_run_alone(her
     assert "FileNotFoundError: " in said[1]
     assert "cannot be written" not in done.err
     assert len(list(here.glob("c/*/failed.json"))) == 2
+
+
+def test_failures_of_every_kind_cost_their_own_runs_alone_with_two_jobs_too(here, monkeypatch):
+    """In one comparison, since each that has two jobs loads torch in two more processes."""
+    (here / "crashing.py").write_text(CRASHING)
+    (here / "every_trouble.py").write_text(TROUBLED + TROUBLED_BY_SEED)
+    monkeypatch.syspath_prepend(here)
+    words = "drop,every_trouble:Leaves,every_trouble:Reads"
+    model = ("--set", "model.factory=every_trouble:by_seed", "--set", "fleet.devices=6", "--set", "training.depth=0.9")
+    done = typed("compare", "--strategies", words, "--seeds=3", "--jobs=2", "--json", "--out", "c", *model)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert {name: found["seeds"] for name, found in json.loads(done.out).items()} == {"drop": [0]}
+    said = dict(line[7:].split(": ", 1) for line in done.err.splitlines() if line.startswith("error: "))
+    reasons = {
+        "drop": "KeyError: 'what is this?'",
+        "every_trouble:Leaves": "SystemExit: 0",
+        "every_trouble:Reads": "FileNotFound",
+    }
+    assert list(said) == [f"{name}, seed {seed}" for seed in range(3) for name in reasons][1:]
+    for place, sentence in said.items():
+        assert ("RuntimeError: no seed one" if place.endswith("1") else reasons[place.split(",")[0]]) in sentence
+    crashed = here / "c" / "drop-seed2"
+    assert "in forward" in json.loads((crashed / "failed.json").read_text())["traceback"]
+    assert (crashed / "rounds.jsonl").read_text()
 
 
 def test_a_damaged_run_costs_nobody_else_anything(here):
@@ -637,8 +671,11 @@ def test_two_ways_to_write_one_strategy_are_one(here):
     assert_one_sentence(typed("compare", "--strategies", words, "--out", "c", *small), "each may be named once")
 
 
-def test_output_that_cannot_be_written_is_one_sentence(here):
-    command = [sys.executable, "-m", "adelfl", "compare", "--strategies=drop", "--seeds=1", "--json", *small]
+@pytest.mark.parametrize(
+    "words", [("list",), ("plan", REPO / "examples" / "phones.toml", "--json")], ids=["list", "plan"]
+)
+def test_output_that_cannot_be_written_is_one_sentence(here, words):
+    command = [sys.executable, "-m", "adelfl", *words]  # commands that load no torch; main() answers for all of them
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, cwd=here)
     assert done.returncode == 2
@@ -704,7 +741,7 @@ def test_a_picture_does_not_promise_a_depth_that_the_layer_times_do_not_keep(her
 
 
 def test_batch_norm_on_a_batch_of_one_is_one_sentence(here):
-    changes = ("model.factory=small_worlds:with_batch_norm", "training.batch=1", "strategy.name=oracle")
+    changes = ("model.factory=support.small_worlds:with_batch_norm", "training.batch=1", "strategy.name=oracle")
     assert_one_sentence(typed("run", *small, *sets(changes)), "batch")
 
 

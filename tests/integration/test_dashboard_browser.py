@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
-from dashboard_world import begin, finish, row
+
+from support.dashboard_world import begin, finish, row
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect

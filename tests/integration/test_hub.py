@@ -10,8 +10,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from parquet_world import write_set
-from small_worlds import SMALL, kept_bytes, sets
+
+from support.parquet_world import write_set
+from support.small_worlds import SMALL, kept_bytes, sets
 
 pytest.importorskip("huggingface_hub", reason="not installed: pip install 'adelfl[data]'")
 
@@ -85,7 +86,11 @@ def start(tmp_path):
         hub.server_close()
 
 
-def run(folder, hub_port, out="run", name="mnist"):
+RUN = ("run", "--out")
+PARTITION = ("partition", "--save")  # fetches the data as a run does, and loads no torch
+
+
+def run(folder, hub_port, out="run", name="mnist", command=RUN):
     """``adelfl run`` in a process of its own: the client reads its environment when it is imported."""
     settings = {
         "HF_ENDPOINT": f"http://127.0.0.1:{hub_port}",
@@ -96,7 +101,7 @@ def run(folder, hub_port, out="run", name="mnist"):
     kept = {k: v for k, v in os.environ.items() if k not in ("ADELFL_DATA", "HF_TOKEN", "HF_HUB_OFFLINE")}
     changes = sets((*SMALL, f"data.name={name}", "strategy.name=salf"))
     return subprocess.run(
-        [sys.executable, "-m", "adelfl", "run", *changes, "--out", str(folder / out)],
+        [sys.executable, "-m", "adelfl", command[0], *changes, command[1], str(folder / out)],
         env=kept | settings,
         capture_output=True,
         text=True,
@@ -108,17 +113,18 @@ def downloads(hub):
     return sorted(path.rpartition("/")[2] for command, path in hub.asked if command == "GET" and "/resolve/" in path)
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_a_run_fetches_the_parquet_files_alone_and_only_once(tmp_path, start, name):
+@pytest.mark.parametrize(("name", "command"), [("mnist", RUN), ("cifar10", PARTITION)], ids=SETS)
+def test_a_run_fetches_the_parquet_files_alone_and_only_once(tmp_path, start, name, command):
     hub = start(name, SETS[name][1])
-    done = run(tmp_path, hub.server_port, "first", name)
+    done = run(tmp_path, hub.server_port, "first", name, command)
     assert done.returncode == 0, done.stderr
     assert downloads(hub) == ["test-00000-of-00001.parquet", "train-00000-of-00001.parquet"]
     hub.shutdown()
     hub.server_close()
-    again = run(tmp_path, hub.server_port, "second", name)
+    again = run(tmp_path, hub.server_port, "second", name, command)
     assert again.returncode == 0, again.stderr
-    assert kept_bytes(tmp_path / "first") == kept_bytes(tmp_path / "second")
+    if command == RUN:
+        assert kept_bytes(tmp_path / "first") == kept_bytes(tmp_path / "second")
 
 
 def test_no_hub_is_one_sentence_and_nothing_is_written(tmp_path):
@@ -141,5 +147,5 @@ def test_after_a_transfer_that_was_cut_the_next_run_fetches_the_rest(tmp_path, s
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
     hub.cut = None
-    done = run(tmp_path, hub.server_port)
+    done = run(tmp_path, hub.server_port, "held.npz", command=PARTITION)
     assert done.returncode == 0, done.stderr

@@ -11,12 +11,18 @@ from functools import cache
 
 import numpy as np
 import pytest
-from small_worlds import kept_bytes, sets, typed
+
+from support.small_worlds import kept_bytes, sets, typed
 
 # Some seconds of training, and a checkpoint twenty times a second, so that kills meet checkpoints being written.
-LONG = sets(("training.rounds=1800", "training.evaluations=90", "fleet.devices=20"))
+LONG = sets(("training.rounds=900", "training.evaluations=45", "fleet.devices=20"))
+LONGER = sets(("training.rounds=1800", "training.evaluations=90"))
 SALF = ("--set", "strategy.name=salf")
-KINDS = {"salf": (*LONG, *SALF), "adel": (*LONG, "--set", "training.rounds=500")}  # one that learns as it goes, too
+KINDS = {
+    "salf": (*LONG, *SALF),
+    "salf, longer": (*LONG, *SALF, *LONGER),
+    "adel": (*LONG, "--set", "training.rounds=400"),  # one that learns as it goes, too
+}
 # Ctrl-C is heard as in a terminal, even where the tests run in the background and would pass its silence on.
 DRIVER = """
 import signal
@@ -117,7 +123,13 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "kills"), [("salf", 3), ("adel", 2), pytest.param("salf", 12, marks=pytest.mark.slow)]
+    ("kind", "kills"),
+    [
+        ("salf", 2),
+        ("adel", 1),
+        pytest.param("salf, longer", 12, marks=pytest.mark.slow),
+        pytest.param("adel", 3, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(begin, tmp_path, whole, kind, kills):
     folder = tmp_path / "run"

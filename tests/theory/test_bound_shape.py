@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adelfl.theory import bound
+from support.reference import feasible_points, log_uniform, problems
 
-from .reference import feasible_points, log_uniform, problems
-
-many = settings(max_examples=300, deadline=None, derandomize=True)
+many = settings(max_examples=150, deadline=None, derandomize=True)
 
 
 @given(problem=problems(), data=st.data())

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from adelfl.theory import bound
 from adelfl.theory.participation import p_empty_bound, smallest_rate
-
-from . import reference
-from .reference import feasible_points, problems, round_cost
+from support import reference
+from support.reference import feasible_points, problems, round_cost
 
 some = settings(max_examples=50, deadline=None, derandomize=True)
-many = settings(max_examples=300, deadline=None, derandomize=True)
+many = settings(max_examples=150, deadline=None, derandomize=True)
 
 FIXED = [
     # (cost, σ² per group, count), (T, m)

@@ -18,10 +18,9 @@ from adelfl.schedule import Schedule
 from adelfl.seeds import rng_for
 from adelfl.theory import bound
 from adelfl.theory.participation import delivery, p_empty_bound, smallest_rate
-
-from .quadratics import Quadratics, train
-from .reference import round_cost
-from .simulate import standard_error
+from support.quadratics import Quadratics, train
+from support.reference import round_cost
+from support.simulate import standard_error
 
 REPLICAS, ROUNDS = 400, 25
 

@@ -10,10 +10,9 @@ from adelfl.fleet import Fleet
 from adelfl.schedule import Schedule
 from adelfl.seeds import rng_for
 from adelfl.theory import participation as pt
-
-from . import reference
-from .reference import log_uniform
-from .simulate import b3_batches, delivered, finished_layers, standard_error
+from support import reference
+from support.reference import log_uniform
+from support.simulate import b3_batches, delivered, finished_layers, standard_error
 
 DRAWS = 40_000
 SE = 4.0  # every Monte Carlo tolerance below, in standard errors

@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adelfl.fleet import Fleet
@@ -29,10 +29,9 @@ from adelfl.theory.tight import (
     second_moments,
     tight_bound,
 )
-
-from .quadratics import Quadratics
-from .reference import round_cost
-from .simulate import delivered, finished_layers, merge_weights, standard_error
+from support.quadratics import Quadratics
+from support.reference import round_cost
+from support.simulate import delivered, finished_layers, merge_weights, standard_error
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -53,6 +52,8 @@ def by_enumeration(pi, v):
 
 @quick
 @given(st.lists(st.tuples(st.floats(1e-4, 1.0), st.floats(0.02, 50.0)), min_size=1, max_size=8))
+@example([(1.0, 1.0)])  # certain to deliver
+@example([(1.0, 1.0), (0.5, 2.0), (1.0, 50.0), (1.0, 0.02)])
 def test_the_moments_of_the_weights_are_those_of_all_sets_of_contributors(devices):
     pi, v = np.array(devices).T
     mean, square = by_enumeration(pi, v)

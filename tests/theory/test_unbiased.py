@@ -9,8 +9,7 @@ from adelfl.fleet import Fleet
 from adelfl.schedule import Schedule
 from adelfl.seeds import rng_for
 from adelfl.theory.participation import delivery, p_empty
-
-from .simulate import finished_layers, merge_weights, standard_error
+from support.simulate import finished_layers, merge_weights, standard_error
 
 DRAWS = 200_000
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_worlds import EVERY_STRATEGY, dataset_of, experiment_of, furthest, run, same_bits
 
 from adelfl.data import Dataset, load_dataset
 from adelfl.learning import codes
 from adelfl.learning.codes import find_codes
 from adelfl.learning.work import Samples
 from adelfl.seeds import rng_for
+from support.small_worlds import EVERY_STRATEGY, dataset_of, experiment_of, furthest, run, same_bits
 
 
 @pytest.fixture(autouse=True)

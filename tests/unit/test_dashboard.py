@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from dashboard_world import LAYERS, begin, finish, row, told
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -26,6 +25,7 @@ from adelfl.dashboard.stream import Follower, events
 from adelfl.errors import ConfigError, MissingExtraError
 from adelfl.record import RunRecord
 from adelfl.runner import start
+from support.dashboard_world import LAYERS, begin, finish, row, told
 
 knows_locks = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel does not tell who locks what")
 

@@ -8,13 +8,13 @@ import types
 
 import numpy as np
 import pytest
-from parquet_world import TEST, TRAIN, assert_right, pa, pixels, png, pq, write_parquet, write_set
 
 from adelfl.data import files as data_files
 from adelfl.data import load_dataset
 from adelfl.data import progress as data_progress
 from adelfl.errors import ConfigError, MissingExtraError
 from adelfl.seeds import rng_for
+from support.parquet_world import TEST, TRAIN, assert_right, pa, pixels, png, pq, write_parquet, write_set
 
 BLANK = np.zeros((28, 28), np.uint8)
 

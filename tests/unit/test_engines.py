@@ -9,7 +9,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_worlds import (
+from torch import nn
+from torch.nn import functional
+
+from adelfl.data import iid
+from adelfl.errors import ConfigError
+from adelfl.learning import chain, operations, stacked
+from adelfl.learning.costs import layer_costs
+from adelfl.learning.engines import LocalWork, build_engine, choose, find_device
+from adelfl.learning.estimate import estimate_constants, look_at
+from adelfl.learning.layers import find_layers, given_layers
+from adelfl.learning.models import build_model
+from adelfl.learning.work import RoundWork, Samples
+from adelfl.strategies import Progress
+from support.small_worlds import (
     EVERY_MODEL,
     EVERY_STRATEGY,
     FOUR,
@@ -31,19 +44,6 @@ from small_worlds import (
     small_run,
     tied,
 )
-from torch import nn
-from torch.nn import functional
-
-from adelfl.data import iid
-from adelfl.errors import ConfigError
-from adelfl.learning import chain, operations, stacked
-from adelfl.learning.costs import layer_costs
-from adelfl.learning.engines import LocalWork, build_engine, choose, find_device
-from adelfl.learning.estimate import estimate_constants, look_at
-from adelfl.learning.layers import find_layers, given_layers
-from adelfl.learning.models import build_model
-from adelfl.learning.work import RoundWork, Samples
-from adelfl.strategies import Progress
 
 CHAINS = ("mlp", "cnn", "vgg11 with groups", "vgg11 without")  # what heterofl takes, and fused without autograd
 LIGHT = ("mlp", "cnn")
@@ -61,6 +61,7 @@ def combinations():
                 continue
             for iterations in (1, 3):
                 light = model in LIGHT or (strategy in HERE and (iterations == 1 or model == "transformer"))
+                light &= (strategy, model) not in (("adel", "resnet18"), ("adel", "vgg11 without"))
                 marks = [] if light else [pytest.mark.slow]
                 if model == "transformer":
                     marks.append(no_batching_rule)

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from small_worlds import dataset_of, typed
 
 from adelfl.errors import ConfigError
 from adelfl.experiments.catalogue import NAMES, find_study
@@ -17,6 +16,7 @@ from adelfl.experiments.page import claims_table, closed, fill_page, gap_table, 
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
 from adelfl.record import RunRecord, find_runs
 from adelfl.strategies import find_strategy
+from support.small_worlds import dataset_of, typed
 
 PAPER = ("mnist-mlp", "mnist-cnn", "cifar-vgg11", "cifar-vgg13", "robust-l2", "robust-constant", "robust-e3")
 PAPER += ("robust-e5", "table-2")
@@ -48,6 +48,7 @@ TINY = Study(
     tuning=("data.validation=0.25",),
     tuning_seeds=2,
     falling=True,
+    rates=(0.1, 0.5, 1.0),
 )
 
 
@@ -126,7 +127,7 @@ def test_every_strategy_gets_the_same_effort_on_validation_data_only(tiny):
     for t in outcome.trials:
         tried[t.cell, t.strategy].append(t.rate)
     assert set(tried) == {(c.key, s) for c in TINY.cells for s in TINY.strategies}
-    assert all(sorted(rates) == sorted(2 * RATES) for rates in tried.values())
+    assert all(sorted(rates) == sorted(2 * TINY.rates) for rates in tried.values())
     for record in find_runs(folder):
         tuning = record.folder.parent.name == "tuning"
         assert (record.about["config"]["data"]["validation"] > 0) == tuning
@@ -138,7 +139,7 @@ def test_the_rate_that_is_best_on_validation_data_is_run(tiny):
     for cell in TINY.cells:
         for strategy in TINY.strategies:
             mine = [t for t in outcome.trials if (t.cell, t.strategy) == (cell.key, strategy)]
-            trials = {rate: np.mean([t.accuracy for t in mine if t.rate == rate]) for rate in RATES}
+            trials = {rate: np.mean([t.accuracy for t in mine if t.rate == rate]) for rate in TINY.rates}
             (rate,) = {run.rate for run in outcome.of(cell, strategy)}
             assert trials[rate] == max(trials.values())
 
@@ -152,7 +153,7 @@ def test_the_best_on_the_first_seed_are_tried_on_the_others_and_similar_cells_ta
         assert {t.cell for t in mine} == {calm.key}
         first = {t.rate: t.accuracy for t in mine if t.seed == FIRST_TUNING_SEED}
         finalists = sorted(first, key=first.__getitem__)[-2:]
-        assert sorted(first) == sorted(RATES)
+        assert sorted(first) == sorted(TINY.rates)
         for seed in (FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + 2):
             assert sorted(t.rate for t in mine if t.seed == seed) == sorted(finalists)
         mean = {rate: np.mean([t.accuracy for t in mine if t.rate == rate]) for rate in finalists}
@@ -198,6 +199,7 @@ def test_a_run_that_breaks_down_counts_as_guessing_and_loses_the_choice(tmp_path
         strategies=("salf", "oracle"),
         claims=(),
         falling=False,
+        tuning_seeds=1,
     )
     watch = Silent()
     outcome = conduct(broken, Setup(tmp_path, seeds=1), watch)
@@ -287,7 +289,8 @@ def test_the_map_knows_its_places():
 
 def test_json_is_all_that_is_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("adelfl.experiments.catalogue._MNIST_MLP", replace(TINY, name="mnist-mlp"))
+    small = replace(TINY, name="mnist-mlp", tuning_seeds=1, rates=(0.5,))
+    monkeypatch.setattr("adelfl.experiments.catalogue._MNIST_MLP", small)
     done = typed("reproduce", "mnist-mlp", "--seeds", "2", "--jobs", "1", "--json")
     found = json.loads(done.out)
     assert set(found) == {"claims", "strategies"}

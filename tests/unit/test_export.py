@@ -11,12 +11,12 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from small_worlds import SMALL, kept_bytes, sets, typed
 
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.export.entry import Source
 from adelfl.export.logs import Logs, export_run, find_target
 from adelfl.record import RunRecord, RunWriter
+from support.small_worlds import SMALL, kept_bytes, sets, typed
 
 ABOUT = {
     "config": {

@@ -17,7 +17,6 @@ pytest.importorskip("flwr")
 
 from datetime import timedelta
 
-from flower_world import Being, Failing, Net, Silent, Spoiling, World, arrays, model, weights_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
 from rich.console import Console
@@ -40,6 +39,7 @@ from adelfl.report.terminal import print_run
 from adelfl.runner import resume
 from adelfl.strategies.base import Outcome, Progress
 from adelfl.updates import Update
+from support.flower_world import Being, Failing, Net, Silent, Spoiling, World, arrays, model, weights_of
 
 LAYERS = (("first.weight", "first.bias"), ("second.weight", "second.bias"), ("third.weight", "third.bias"))
 METHODS = ("adel", "adel-paper", "salf", "drop", "wait")

@@ -8,7 +8,6 @@ import tomllib
 import numpy as np
 import pytest
 import torch
-from small_worlds import typed
 from torch.nn import functional
 
 from adelfl.config.run import load_run
@@ -18,6 +17,7 @@ from adelfl.learning.layers import find_layers
 from adelfl.learning.models import build_model
 from adelfl.learning.profile import Profile, measure
 from adelfl.seeds import rng_for
+from support.small_worlds import typed
 
 cli_profile = importlib.import_module("adelfl.cli.profile")
 

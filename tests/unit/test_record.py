@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_worlds import everything_below, kept_bytes, typed
 
 from adelfl import record as record_module
 from adelfl.atomic import RunBusyError, lock, write_json
@@ -23,6 +22,7 @@ from adelfl.report.run import plot
 from adelfl.runner import Job, made_elsewhere, resume, run_job, start
 from adelfl.schedule import Schedule
 from adelfl.simulation import engine as simulation
+from support.small_worlds import everything_below, kept_bytes, typed
 
 SMALL = (
     "fleet.devices=6",
@@ -182,7 +182,7 @@ def test_a_run_interrupted_after_any_row_ends_with_the_same_bytes(tmp_path, whol
     assert not (folder / "checkpoint.safetensors").exists()
 
 
-NORMED = ("model.factory=small_worlds:with_batch_norm", "training.batch=4")
+NORMED = ("model.factory=support.small_worlds:with_batch_norm", "training.batch=4")
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ NORMED = ("model.factory=small_worlds:with_batch_norm", "training.batch=4")
         ("drop", "training.cohort=3"),
         ("salf", "training.local_iterations=3", "training.momentum=0.5", "training.weight_decay=0.1"),
         ("salf", *NORMED),
-        ("salf", "model.factory=small_worlds:tiring"),
-        ("small_worlds:Fading", "training.depth=0.9"),
+        ("salf", "model.factory=support.small_worlds:tiring"),
+        ("support.small_worlds:Fading", "training.depth=0.9"),
     ],
     ids=[
         "adel",

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from small_worlds import everything_below, typed
 
 from adelfl.atomic import write_json
 from adelfl.errors import ConfigError
@@ -25,6 +24,7 @@ from adelfl.report.maps import MOST_CELLS, MOST_DEVICES, used_work
 from adelfl.report.style import SERIES, STRATEGY_COLOURS, figure, looks_of, save
 from adelfl.report.traces import read_trace
 from adelfl.summary import QUARTERS, Summary
+from support.small_worlds import everything_below, typed
 
 L = 3
 SECTIONS = ["result", "accuracy", "loss", "deadlines", "coverage", "contributions", "batches", "configuration", "runs"]

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_worlds import dataset_of
 from torch import nn
 
 from adelfl.config.build import build_data, build_experiment
@@ -20,6 +19,7 @@ from adelfl.learning_rate import ConstantRate, InverseDecay
 from adelfl.runner import default_folder, jobs_of, parse_strategy
 from adelfl.simulation import simulate
 from adelfl.theory.participation import mean_depth
+from support.small_worlds import dataset_of
 
 # -- what factories in a user's module look like
 

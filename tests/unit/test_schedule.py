@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from problems import MIXED, PAPER, plan
 
 from adelfl import ConfigError, Fleet, Schedule
+from support.problems import MIXED, PAPER, plan
 
 
 def test_batch_sizes_follow_rule_b3():

@@ -10,16 +10,6 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from scipy.special import gammaincc
 from scipy.stats import poisson
-from small_worlds import (
-    EVERY_STRATEGY,
-    dataset_of,
-    draw_progress,
-    experiment_of,
-    furthest,
-    run,
-    same_bits,
-    setting_of,
-)
 from torch.nn import functional
 
 from adelfl.config.build import build_experiment
@@ -36,6 +26,16 @@ from adelfl.simulation.world import World
 from adelfl.strategies import Orders, Setting, find_strategy
 from adelfl.summary import FINAL_MOMENTS, Summary
 from adelfl.theory.participation import delivery, expected_depth
+from support.small_worlds import (
+    EVERY_STRATEGY,
+    dataset_of,
+    draw_progress,
+    experiment_of,
+    furthest,
+    run,
+    same_bits,
+    setting_of,
+)
 
 # -- time
 

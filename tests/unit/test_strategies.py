@@ -10,17 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_worlds import (
-    EVERY_STRATEGY,
-    after_one_round,
-    draw_progress,
-    experiment_of,
-    run,
-    same_bits,
-    sets,
-    setting_of,
-    typed,
-)
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
@@ -42,6 +31,17 @@ from adelfl.strategies.wait import Wait
 from adelfl.theory import tight
 from adelfl.theory.participation import log_p_empty
 from adelfl.theory.spread import Spread
+from support.small_worlds import (
+    EVERY_STRATEGY,
+    after_one_round,
+    draw_progress,
+    experiment_of,
+    run,
+    same_bits,
+    sets,
+    setting_of,
+    typed,
+)
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 

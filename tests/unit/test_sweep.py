@@ -7,8 +7,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from problems import BY_HAND, MIXED, PAPER, plan
-from small_worlds import typed
 
 from adelfl import Fleet, InverseDecay, Problem
 from adelfl.errors import ConfigError, InfeasibleBudgetError
@@ -17,6 +15,8 @@ from adelfl.planner.admit import needed_deadlines
 from adelfl.planner.sweep import Point, Sweep, values_between, without_slowest
 from adelfl.report.style import save
 from adelfl.report.sweep import draw_sweep
+from support.problems import BY_HAND, MIXED, PAPER, plan
+from support.small_worlds import typed
 
 what_if = partial(sweep.what_if, solve=plan)  # of the paper's bound, which has knees
 

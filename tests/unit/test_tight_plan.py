@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from problems import BY_HAND, MIXED, PAPER, problems
-from problems import plan as paper_plan
 
 from adelfl import ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem, plan
 from adelfl.planner.crew import Crew
@@ -15,6 +13,8 @@ from adelfl.seeds import rng_for
 from adelfl.theory import bound
 from adelfl.theory.participation import deadline_for_depth
 from adelfl.theory.spread import Spread
+from support.problems import BY_HAND, MIXED, PAPER, problems
+from support.problems import plan as paper_plan
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 

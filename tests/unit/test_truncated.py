@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from small_worlds import EVERY_MODEL, dataset_of
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -12,6 +11,7 @@ from adelfl.errors import ConfigError
 from adelfl.learning.layers import find_layers, given_layers
 from adelfl.learning.models import build_model
 from adelfl.learning.truncated import backward, rehearse, train
+from support.small_worlds import EVERY_MODEL, dataset_of
 
 torch.set_num_threads(1)
 

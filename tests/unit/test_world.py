@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_worlds import experiment_of, run, same_bits, setting_of
 
 from adelfl.config.build import build_experiment
 from adelfl.config.run import load_run
@@ -14,6 +13,7 @@ from adelfl.simulation.draws import draw_round
 from adelfl.simulation.world import World, misjudged
 from adelfl.strategies import Orders, find_strategy
 from adelfl.strategies.base import Outcome
+from support.small_worlds import experiment_of, run, same_bits, setting_of
 
 FLEET = Fleet.lognormal(200, compute=16.0, sigma=0.5, seed=1)
 EVERYBODY = np.arange(200)

@@ -102,7 +102,8 @@ def build_model(
     # Modules draw their first weights when they are made; on the meta device nothing is drawn, nor stored.
     with torch.device("meta"):
         model = _BUILDERS[name](plan)
-    model.to_empty(device="cpu")
+    # As model.to_empty(device="cpu") does, whose empty_like of a meta tensor would load sympy: half a second.
+    model._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device="cpu"))  # type: ignore[no-untyped-call]
     he = name not in ("mlp", "cnn", "transformer") if init == "auto" else init == "he"
     _draw_weights(model, generator, he=he)
     return model

@@ -111,7 +111,8 @@ def second_moments(pi: ArrayLike, v: ArrayLike = 1.0) -> Floats:
     v = np.broadcast_to(np.asarray(v, dtype=np.float64), pi.shape)
     scale = np.maximum(pi @ v, v.min()).reshape(1, 1)
     t, dt = (a.reshape(-1, 1) for a in _nodes(scale, v.min().reshape(1, 1)))
-    factor = 1.0 + pi * np.expm1(-t * v)
+    # For a device that always delivers (π = 1) this is e^(−tv), which may be too small for a float.
+    factor = np.maximum((1.0 - pi) + pi * np.exp(-t * v), 1e-300)
     whole = np.exp(np.log(factor).sum(axis=1, keepdims=True))
     each = pi * v * np.exp(-t * v) / factor
     found: Floats = np.einsum("nu,nw,n->uw", each, each, (whole * t * dt)[:, 0])
