@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +41,9 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", metavar="section.key=value", help="Change every run, such as engine.device=cuda."),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Do not repeat runs whose rows are in the folder of tables, made here or elsewhere.")
+    ] = False,
     page: Annotated[Path | None, typer.Option(help="Fill this page's tables from the folder of results.")] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -63,9 +67,18 @@ def reproduce(
         raise ConfigError(f"--out {out}: is not a folder")
     for study in studies:
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
-        setup = Setup(folder, seeds or study.seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more))
+        stem = out / folder.name
+        setup = Setup(
+            folder,
+            seeds,
+            first_seed,
+            jobs or os.cpu_count() or 1,
+            tuple(more),
+            _earlier(study, stem) if resume else None,
+        )
+        stem.parent.mkdir(parents=True, exist_ok=True)
         with StudyDisplay(study.name) as display:
-            outcome = conduct(study, setup, display)
+            outcome = conduct(study, setup, display, keep=partial(_keep, stem))
         _leave(study, outcome, out / folder.name, scale)
         if as_json:
             typer.echo(json.dumps(outcome.to_json()))
@@ -78,6 +91,18 @@ def reproduce(
         from adelfl.experiments.page import fill_page
 
         page.write_text(fill_page(page.read_text(encoding="utf-8"), out), encoding="utf-8")
+
+
+def _earlier(study: Study, stem: Path) -> Outcome | None:
+    """Read the rows that are there already."""
+    from adelfl.experiments.outcome import Outcome
+
+    return Outcome.read(study, stem) if stem.with_name(f"{stem.name}.csv").is_file() else None
+
+
+def _keep(stem: Path, outcome: Outcome) -> None:
+    """Write the rows of the runs that have ended, so that nothing is lost."""
+    outcome.write(stem)
 
 
 def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
@@ -116,4 +141,6 @@ def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplot
         return draw_dots(panels, study.title)
     from adelfl.report.curves import draw_study
 
-    return draw_study(outcome.contenders(), f"{study.title}   ({study.source})")
+    cells = outcome.contenders()
+    recorded = all(c.records for _, contenders in cells for c in contenders)
+    return draw_study(cells, f"{study.title}   ({study.source})", deadlines=recorded)

@@ -84,10 +84,14 @@ def results_table(outcome: Outcome) -> str:
     for here in zip(*(table for _, table in tables), strict=True):
         row = [here[0][0]]
         for _, mean, error, rate, broke, median in here:
+            if math.isnan(mean):
+                row.append("")
+                continue
             failed = f", {broke} broke down" if broke else ""
             row.append(f"{_plus_minus(mean, error)}{_skewed(mean, median)} ({rate:g}{failed})")
         rows.append(row)
-    seeds = len(outcome.of(outcome.study.cells[0], outcome.study.strategies[0]))
+    counts = {len(outcome.of(cell, word)) for cell in outcome.study.cells for word in outcome.study.strategies_of(cell)}
+    seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
     note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen).\n"
     return _markdown(rows) + note
 

@@ -51,6 +51,11 @@ class Contender:
         """Mean number of rounds done."""
         return float(np.mean([r["rounds"] for r in self.results]))
 
+    @property
+    def seeds(self) -> int:
+        """Number of runs."""
+        return len(self.records)
+
     def curve(self, grid: Floats) -> Floats:
         """Accuracy at shares of the budget, by the last evaluation before (NaN: none yet), shape (seeds, grid)."""
         found = []
@@ -60,6 +65,31 @@ class Contender:
             known = accuracies[np.maximum(last, 0)] if accuracies.size else np.full(last.shape, np.nan)
             found.append(np.where(last >= 0, known, np.nan))
         return np.array(found)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredContender(Contender):
+    """A strategy whose records are gone; its accuracies at shares of the budget were kept.
+
+    Attributes
+    ----------
+    shares : ndarray, shape (K,)
+        Shares of the budget.
+    curves : ndarray, shape (seeds, K)
+        Accuracy there.
+    """
+
+    shares: Floats
+    curves: Floats
+
+    @property
+    def seeds(self) -> int:
+        """Number of runs."""
+        return len(self.curves)
+
+    def curve(self, grid: Floats) -> Floats:
+        """Return the accuracy at shares of the budget by linear interpolation, shape (seeds, grid)."""
+        return np.array([np.interp(grid, self.shares, curve) for curve in self.curves])
 
 
 def summary_json(contenders: list[Contender]) -> dict[str, Any]:
