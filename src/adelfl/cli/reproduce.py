@@ -115,6 +115,15 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
     about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": round(outcome.core_minutes, 1)}
     write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
     save(_picture(study, outcome), stem.with_name(f"{stem.name}.png"), dpi=100)
+    if study.name == "table-2":
+        from adelfl.experiments.catalogue import STATED, TABLE_2
+        from adelfl.experiments.regime import fit_regime
+        from adelfl.report.regime import draw_regime
+
+        fit = fit_regime(outcome, TABLE_2)
+        title = "Table II: the depth that its baselines point to"
+        picture = draw_regime(fit.depth, fit.misfit, fit.curves, fit.points, stated=STATED, title=title)
+        save(picture, stem.with_name(f"{stem.name}-regime.png"), dpi=110)
     if study.headline:
         from adelfl.report.curves import draw_study
 
