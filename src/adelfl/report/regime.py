@@ -39,19 +39,19 @@ def draw_regime(depth: Floats, misfit: Floats, curves: Curves, points: Curves, *
             left.plot(at, relative, color=colour, marker="o", markersize=4, label=f"{name}, ours")
             left.plot(*points[name], "D", color=colour, markerfacecolor="white", label=f"{name}, the paper")
         left.set(xlabel="mean depth of backpropagation", ylabel="accuracy / oracle", ylim=(0, 1.08), title="Baselines")
-        left.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, -0.42), fontsize=8)
+        fig.legend(*left.get_legend_handles_labels(), ncols=3, loc="outside lower center", fontsize=8)
         right.plot(depth, misfit, color=BLACK)
         right.axvline(stated, color=GREY, linestyle="--", linewidth=1.2)
         beside = {"xytext": (-4, 0), "textcoords": "offset points", "ha": "right", "va": "top", "color": GREY}
         right.annotate(f"stated: {stated:.0%}", (stated, 0.98), xycoords=("data", "axes fraction"), **beside)
         right.plot(best, least, "o", color=BLACK)
-        right.annotate(f"{best:.0%}", (best, least), xytext=(6, -4), va="top",
+        right.annotate(f"{best:.0%}", (best, least), xytext=(8, 4),
                        textcoords="offset points")  # fmt: skip
         right.set(xlabel="mean depth at T_max = 2400", ylabel="misfit of the baselines", title="Which depth fits?")
         right.set_ylim(bottom=0)
         for ax in (left, right):
-            ax.xaxis.set_major_formatter(PercentFormatter(1.0))
-        left.yaxis.set_major_formatter(PercentFormatter(1.0))
-        right.yaxis.set_major_formatter(PercentFormatter(1.0))
+            ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        left.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         fig.suptitle(title, fontsize=10.5, x=0.01, ha="left")
     return fig
