@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_worlds import EVERY_STRATEGY, dataset_of, experiment_of, run, same_bits, setting_of, typed
+from support.small_worlds import EVERY_STRATEGY, dataset_of, experiment_of, run, same_bits, setting_of, typed
 
 from adelfl import ConstantRate, Fleet, Problem, plan
 from adelfl.config.build import build_experiment

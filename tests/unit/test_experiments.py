@@ -13,6 +13,7 @@ from adelfl.experiments.catalogue import NAMES, find_study
 from adelfl.experiments.conduct import Setup, conduct
 from adelfl.experiments.outcome import CHANCE, Difference, Outcome, Run, judge
 from adelfl.experiments.page import claims_table, closed, fill_page, gap_table, goals_table, map_gains, results_table
+from adelfl.experiments.regime import depth_by_seed, fit_regime
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
 from adelfl.record import RunRecord, find_runs
 from adelfl.strategies import find_strategy
@@ -95,13 +96,12 @@ def test_the_papers_studies_are_the_papers():
     assert set(PAPER) < set(NAMES)
     for name in PAPER:
         study = find_study(name, "full")
-        assert {"adel-paper", "salf", "salf[average_over=all]", "drop", "wait", "heterofl", "oracle"} == set(
-            study.strategies
-        )
+        everybody = {"adel-paper", "salf", "salf[average_over=all]", "drop", "wait", "heterofl", "oracle"}
+        assert set(study.strategies) - {"adel"} == everybody
         assert study.seeds >= (5 if "mnist" in name else 3)
         said = study.setting(study.cells[0], 0.1)
         assert (said.fleet.devices, said.training.batch, said.model.width) == (30, 16, 1.0)
-    budgets = {c.key: study.setting(c, 0.1).training.budget_share for c in find_study("table-2").cells}
+    budgets = {c.key: study.setting(c, 0.1).training.budget_share for c in find_study("table-2").cells[:4]}
     assert list(budgets) == ["T1200", "T1600", "T2000", "T2400"]
     assert np.allclose(list(budgets.values()), np.array([1200, 1600, 2000, 2400]) / 2400)
 
@@ -374,3 +374,88 @@ def test_the_evidence_beyond_the_paper_has_all_that_was_promised():
         assert word in titles
     wrong = {change for cell in find_study("beyond-beliefs").cells for change in cell.changes}
     assert {"fleet.misjudged=2.0", "fleet.misjudged_each=2.0", "latency.law=lognormal", "latency.known=false"} < wrong
+
+
+# -- the regime of Table II
+
+
+def made_up_table(depth_at_largest, cells=(0.35, 0.5, 2 / 3, 5 / 6, 1.0, 1.3, 2.6), seeds=2):
+    """Runs whose baselines are known functions of the deadline, and a paper that was measured at one of them."""
+    table = find_study("table-2")
+    study = replace(
+        table, cells=tuple(Cell(f"x{x:.3f}", "", ()) for x in cells), strategies=("salf", "drop", "wait", "oracle")
+    )
+
+    def accuracy(strategy, x):
+        return {"salf": 0.6 * x / (0.3 + x), "drop": 0.05 + 0.2 * x, "wait": 0.4 * x**0.7, "oracle": 0.6}[strategy]
+
+    def depth(x):
+        return 1 - math.exp(-0.5 * x)
+
+    runs = [
+        run_of(f"x{x:.3f}", name, seed, accuracy(name, x), first_deadline=2.0 * x, depth=depth(x))
+        for x in cells
+        for name in study.strategies
+        for seed in range(seeds)
+    ]
+    largest = -2.0 * math.log(1 - depth_at_largest)
+    paper = {
+        T: {name: 69 * accuracy(name, largest * T / 2400) / 0.6 for name in ("salf", "drop", "wait")}
+        for T in (1200, 1600, 2000, 2400)
+    }
+    return Outcome(study, tuple(runs)), paper
+
+
+@pytest.mark.parametrize("depth", [0.36, 0.45, 0.6])
+def test_the_depth_of_a_made_up_paper_is_found(depth):
+    outcome, paper = made_up_table(depth)
+    regime = fit_regime(outcome, paper)
+    assert regime.best == pytest.approx(depth, abs=0.01)
+    assert regime.misfit.min() < 0.01 < regime.at(regime.depth[-1])
+    assert depth_by_seed(outcome, paper) == pytest.approx([depth, depth], abs=0.01)
+
+
+def test_the_planned_methods_are_no_part_of_the_fit():
+    outcome, paper = made_up_table(0.45)
+    best = fit_regime(outcome, paper).best
+    boasting = {T: dict(row, **{"adel-paper": 99.0}) for T, row in paper.items()}
+    assert fit_regime(outcome, boasting).best == best
+
+
+def test_a_claim_is_tested_only_where_the_oracle_trains():
+    claim = Claim("61 % against 36 %", "adel-paper", "salf", 25.0, reported=61.0)
+    study = replace(TINY, claims=(claim,), falling=False)
+    for oracle, tested in ((0.5, True), (0.45, False)):
+        finals = {"adel-paper": 0.45, "salf": 0.2, "oracle": oracle}
+        outcome = outcome_of(
+            study, lambda cell, name, seed, finals=finals: finals[name] + 0.001 * seed * (name == "salf")
+        )
+        verdicts = [v.verdict for v in outcome.verdicts()]
+        assert all(("not tested" not in v) == tested for v in verdicts)
+
+
+def test_a_study_goes_on_from_the_rows_of_another_machine(tiny, tmp_path):
+    outcome, _, _ = tiny
+    outcome.write(tmp_path / "tiny")
+    earlier = Outcome.read(TINY, tmp_path / "tiny")
+    watch = Silent()
+    again = conduct(TINY, Setup(tmp_path / "runs", seeds=2, first_seed=3, earlier=earlier), watch)
+    assert watch.ended == []
+    assert [r.final for r in again.runs] == pytest.approx([r.final for r in outcome.runs], abs=1e-5)
+    assert again.contenders()[0][1][0].curve(np.array([0.0, 1.0])).shape == (2, 2)
+    more = conduct(TINY, Setup(tmp_path / "runs", seeds=3, first_seed=3, earlier=earlier), watch)
+    assert {job.seed for job, _ in watch.ended} == {5}
+    assert len(more.runs) == len(outcome.runs) * 3 // 2
+
+
+def test_the_oracle_of_cells_that_share_it_runs_once(tmp_path):
+    calm, starved = TINY.cells
+    study = replace(TINY, cells=(calm, replace(starved, oracle_of="calm", strategies=("salf", "oracle"))), claims=())
+    kept = []
+    outcome = conduct(study, Setup(tmp_path, seeds=1), Silent(), keep=kept.append)
+    assert [(r.cell, r.strategy) for r in outcome.runs] == [
+        ("calm", "adel-paper"), ("calm", "salf"), ("calm", "oracle"), ("starved", "salf")
+    ]  # fmt: skip
+    assert outcome.of(study.cells[1], "oracle") == outcome.of(study.cells[0], "oracle")
+    assert [len(known.runs) for known in kept] == [1, 2, 3, 4]
+    assert "|  |" in results_table(outcome).splitlines()[2]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from flower_world import Being, World, arrays, model
+from support.flower_world import Being, World, arrays, model
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from adelfl.flower import DeadlineStrategy

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_worlds import draw_progress, experiment_of, setting_of
+from support.small_worlds import draw_progress, experiment_of, setting_of
 
 from adelfl.errors import ConfigError
 from adelfl.latency import Exponential, Latency, Law, Trace

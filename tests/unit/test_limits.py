@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_worlds import EVERY_STRATEGY, experiment_of, setting_of, typed
+from support.small_worlds import EVERY_STRATEGY, experiment_of, setting_of, typed
 
 from adelfl import ConstantRate, Fleet, Problem, plan
 from adelfl.errors import ConfigError

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_worlds import experiment_of, furthest, run, same_bits, setting_of
+from support.small_worlds import experiment_of, furthest, run, same_bits, setting_of
 
 from adelfl.errors import ConfigError
 from adelfl.learning.engines import LocalWork

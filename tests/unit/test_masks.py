@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flower_world import Being, Net, arrays
-from small_worlds import dataset_of, kept_bytes, layers_of, run, same_bits, samples_of, seeded, small_run
+from support.flower_world import Being, Net, arrays
+from support.small_worlds import dataset_of, kept_bytes, layers_of, run, same_bits, samples_of, seeded, small_run
 from test_flower import task_message
 from torch import nn
 from torch.nn import functional

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from rich.console import Console
-from small_worlds import typed
+from support.small_worlds import typed
 
 from adelfl import Fleet, Problem, plan
 from adelfl.report.terminal import print_plan

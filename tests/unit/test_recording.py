@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from small_worlds import EVERY_MODEL, dataset_of, experiment_of, kept_bytes, model_of, setting_of, typed
+from support.small_worlds import EVERY_MODEL, dataset_of, experiment_of, kept_bytes, model_of, setting_of, typed
 
 import adelfl as ad
 from adelfl.data import iid

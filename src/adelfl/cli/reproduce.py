@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +41,9 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", metavar="section.key=value", help="Change every run, such as engine.device=cuda."),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Do not repeat runs whose rows are in the folder of tables, made here or elsewhere.")
+    ] = False,
     page: Annotated[Path | None, typer.Option(help="Fill this page's tables from the folder of results.")] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -63,9 +67,18 @@ def reproduce(
         raise ConfigError(f"--out {out}: is not a folder")
     for study in studies:
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
-        setup = Setup(folder, seeds or study.seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more))
+        stem = out / folder.name
+        setup = Setup(
+            folder,
+            seeds,
+            first_seed,
+            jobs or os.cpu_count() or 1,
+            tuple(more),
+            _earlier(study, stem) if resume else None,
+        )
+        stem.parent.mkdir(parents=True, exist_ok=True)
         with StudyDisplay(study.name) as display:
-            outcome = conduct(study, setup, display)
+            outcome = conduct(study, setup, display, keep=partial(_keep, stem))
         _leave(study, outcome, out / folder.name, scale)
         if as_json:
             typer.echo(json.dumps(outcome.to_json()))
@@ -81,6 +94,18 @@ def reproduce(
         write_output(page, fill_page(page.read_text(encoding="utf-8"), out))
 
 
+def _earlier(study: Study, stem: Path) -> Outcome | None:
+    """Read the rows that are there already."""
+    from adelfl.experiments.outcome import Outcome
+
+    return Outcome.read(study, stem) if stem.with_name(f"{stem.name}.csv").is_file() else None
+
+
+def _keep(stem: Path, outcome: Outcome) -> None:
+    """Write the rows of the runs that have ended, so that nothing is lost."""
+    outcome.write(stem)
+
+
 def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
     """Write what stays behind: tables, claims, a picture."""
     from adelfl.atomic import write_json
@@ -91,6 +116,15 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
     about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": round(outcome.core_minutes, 1)}
     write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
     save(_picture(study, outcome), stem.with_name(f"{stem.name}.png"), dpi=100)
+    if study.name == "table-2":
+        from adelfl.experiments.catalogue import STATED, TABLE_2
+        from adelfl.experiments.regime import fit_regime
+        from adelfl.report.regime import draw_regime
+
+        fit = fit_regime(outcome, TABLE_2)
+        title = "Table II: the depth that its baselines point to"
+        picture = draw_regime(fit.depth, fit.misfit, fit.curves, fit.points, stated=STATED, title=title)
+        save(picture, stem.with_name(f"{stem.name}-regime.png"), dpi=110)
     if study.headline:
         from adelfl.report.curves import draw_study
 
@@ -117,4 +151,6 @@ def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplot
         return draw_dots(panels, study.title)
     from adelfl.report.curves import draw_study
 
-    return draw_study(outcome.contenders(), f"{study.title}   ({study.source})")
+    cells = outcome.contenders()
+    recorded = all(c.records for _, contenders in cells for c in contenders)
+    return draw_study(cells, f"{study.title}   ({study.source})", deadlines=recorded)

@@ -1,20 +1,21 @@
 """Carry a study out: choose each strategy's learning rate on validation data, then run it on the seeds.
 
-Every run is recorded in a folder of its own, so a study that was interrupted goes on where it stopped.
+Every run is recorded in a folder of its own, so a study that was interrupted goes on where it stopped. The rows of
+earlier results, if they are given, count as done too, so a long study can be spread over machines.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from adelfl.errors import AdelError
-from adelfl.experiments.outcome import CHANCE, Outcome, Run, Trial
+from adelfl.experiments.outcome import CHANCE, CURVE, Outcome, Run, Trial
 from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender
@@ -31,19 +32,24 @@ class Setup:
     ----------
     folder : Path
         Where its runs are.
-    seeds, first_seed : int
-        Which seeds.
+    seeds : int or None
+        How many seeds; None for as many as the study says.
+    first_seed : int
+        The first of them.
     workers : int
         Runs at a time.
     more : tuple of str
         Changes to every setting, such as ``engine.device=cuda``.
+    earlier : Outcome or None
+        Results that are not computed again.
     """
 
     folder: Path
-    seeds: int
+    seeds: int | None = None
     first_seed: int = 0
     workers: int = 1
     more: tuple[str, ...] = ()
+    earlier: Outcome | None = field(default=None, repr=False)
 
 
 class Watch(Protocol):
@@ -59,7 +65,7 @@ class Watch(Protocol):
         """A run has ended; NaN if it broke down."""
 
 
-def conduct(study: Study, setup: Setup, watch: Watch) -> Outcome:
+def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], None] | None = None) -> Outcome:
     """Do what has not been done yet, and sum up.
 
     Parameters
@@ -70,47 +76,79 @@ def conduct(study: Study, setup: Setup, watch: Watch) -> Outcome:
         How much of it, and where.
     watch : Watch
         Who is told.
+    keep : callable, optional
+        Called with what is known by then, after every run on test data.
 
     Returns
     -------
     Outcome
     """
     trials = _choose_rates(study, setup, watch)
-    places = [(cell, word) for cell in study.cells for word in study.strategies]
+    places = [
+        (cell, word) for cell in study.cells for word in study.strategies_of(cell) if study.home(cell, word) is cell
+    ]
 
     def rate_of(cell: Cell, word: str) -> float:
         if cell.rate is not None:
             return cell.rate
         return _best_rates([t for t in trials if (t.cell, t.strategy) == (cell.rates_of or cell.key, word)])[0]
 
-    best = {(cell, word): rate_of(cell, word) for cell, word in places}
-    seeds = range(setup.first_seed, setup.first_seed + setup.seeds)
-    final = {(*place, seed): _job(study, setup, *place, best[place], seed) for seed in seeds for place in places}
-    _run(list(final.values()), setup, "runs", watch)
-    runs = tuple(
-        _summed_up(cell, word, seed, best[cell, word], RunRecord.open(final[cell, word, seed].folder))
+    best = {place: rate_of(*place) for place in places}
+    counts = {cell: setup.seeds or cell.seeds or study.seeds for cell in study.cells}
+    wanted = [
+        (cell, word, setup.first_seed + k)
+        for k in range(max(counts.values()))
         for cell, word in places
-        for seed in seeds
-    )
-    folders = {(cell.key, word, seed): job.folder for (cell, word, seed), job in final.items()}
-    return Outcome(study, runs, tuple(trials), folders)
+        if k < counts[cell]
+    ]
+    known = {} if setup.earlier is None else {(r.cell, r.strategy, r.seed, r.rate): r for r in setup.earlier.runs}
+    runs: dict[tuple[Cell, str, int], Run] = {}
+    jobs: dict[Path, tuple[Cell, str, int]] = {}
+    todo: list[Job] = []
+    for cell, word, seed in wanted:
+        if (row := known.get((cell.key, word, seed, best[cell, word]))) is not None:
+            runs[cell, word, seed] = row
+            continue
+        job = _job(study, setup, cell, word, best[cell, word], seed)
+        jobs[job.folder] = (cell, word, seed)
+        todo.append(job)
+
+    def outcome() -> Outcome:
+        folders = {(cell.key, word, seed): folder for folder, (cell, word, seed) in jobs.items()}
+        return Outcome(study, tuple(runs[key] for key in _by_place(study, runs)), tuple(trials), folders)
+
+    for job, _ in _run(todo, setup, "runs", watch):
+        cell, word, seed = key = jobs[job.folder]
+        runs[key] = _summed_up(cell, word, seed, best[cell, word], RunRecord.open(job.folder))
+        if keep is not None:
+            keep(outcome())
+    return outcome()
+
+
+def _by_place(study: Study, runs: Iterable[tuple[Cell, str, int]]) -> list[tuple[Cell, str, int]]:
+    """Sort keys of runs by cell, strategy and seed, as the study lists them."""
+    cells = {cell: i for i, cell in enumerate(study.cells)}
+    return sorted(runs, key=lambda key: (cells[key[0]], study.strategies.index(key[1]), key[2]))
 
 
 def _choose_rates(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
     """Every rate on the first tuning seed, and those that did best there, or all of them, on the others."""
     places = [
-        (cell, word) for cell in study.cells if not cell.rates_of and cell.rate is None for word in study.strategies
+        (cell, word)
+        for cell in study.cells
+        if not cell.rates_of and cell.rate is None
+        for word in study.strategies_of(cell)
+        if study.home(cell, word) is cell
     ]
+    known = () if setup.earlier is None else setup.earlier.trials
+    earlier = {(t.cell, t.strategy, t.rate, t.seed): t for t in known}
     trials: dict[tuple[Cell, str, float, int], Trial] = {}
 
     def try_out(rates: dict[tuple[Cell, str], list[float]], seeds: Iterable[int]) -> None:
-        jobs = {
-            (*place, rate, seed): _job(study, setup, *place, rate, seed, tuning=True)
-            for place, entered in rates.items()
-            for rate in entered
-            for seed in seeds
-        }
-        accuracy = _run(list(jobs.values()), setup, "learning rates", watch) if jobs else {}
+        wanted = [(*place, rate, seed) for place, entered in rates.items() for rate in entered for seed in seeds]
+        trials.update({key: old for key in wanted if (old := earlier.get((key[0].key, *key[1:])))})
+        jobs = {key: _job(study, setup, *key, tuning=True) for key in wanted if key not in trials}
+        accuracy = {job.folder: found for job, found in _run(list(jobs.values()), setup, "learning rates", watch)}
         trials.update({key: Trial(key[0].key, *key[1:], accuracy[job.folder]) for key, job in jobs.items()})
 
     def best_first() -> dict[tuple[Cell, str], list[float]]:
@@ -156,22 +194,24 @@ def _job(study: Study, setup: Setup, cell: Cell, word: str, rate: float, seed: i
     return Job(word, seed, said.model_dump_json(), place / f"{file_name(word)}-rate{rate:g}-seed{seed}")
 
 
-def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> dict[Path, float]:
-    """Final accuracy by folder; NaN for a run that broke down, which is not tried again."""
+def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> Iterator[tuple[Job, float]]:
+    """Yield each job with its final accuracy; NaN for a run that broke down, which is not tried again."""
+    if not jobs:
+        return
     watch.stage(stage, len(jobs))
     broken = [job for job in jobs if RunRecord(job.folder).broke_down]
-    found: dict[Path, float] = {job.folder: math.nan for job in broken}
     for job in broken:
         watch.done(job, math.nan)
-    for job, result in run_all([job for job in jobs if job.folder not in found], setup.workers, watch.row):
+        yield job, math.nan
+    for job, result in run_all([job for job in jobs if job not in broken], setup.workers, watch.row):
         if not isinstance(result, AdelError):
-            found[job.folder] = float(result["final_accuracy"])
+            accuracy = float(result["final_accuracy"])
         elif RunRecord(job.folder).broke_down:
-            found[job.folder] = math.nan
+            accuracy = math.nan
         else:
             raise result
-        watch.done(job, found[job.folder])
-    return found
+        watch.done(job, accuracy)
+        yield job, accuracy
 
 
 def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord) -> Run:
@@ -182,8 +222,10 @@ def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord)
     result = record.result or nothing
     if record.result is None:
         moments = np.full(len(_MOMENTS), CHANCE)
+        curve = np.full(CURVE.size, CHANCE)
     else:
-        moments = Contender(word, "", [record]).curve(np.array(list(_MOMENTS.values())))[0]
+        contender = Contender(word, "", [record])
+        moments, curve = contender.curve(np.array(list(_MOMENTS.values())))[0], contender.curve(CURVE)[0]
     accuracies: dict[str, Any] = dict(zip(_MOMENTS, moments.tolist(), strict=True))
     return Run(
         cell=cell.key,
@@ -198,4 +240,5 @@ def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord)
         first_deadline=float(deadlines[0]),
         last_deadline=float(deadlines[-1]),
         broke_down=record.result is None,
+        curve=" ".join(f"{value:.4g}" for value in curve),
     )

@@ -19,12 +19,18 @@ from adelfl.atomic import write_output
 from adelfl.errors import ConfigError
 from adelfl.experiments.study import Cell, Claim, Study
 from adelfl.record import RunRecord, find_runs
-from adelfl.report.comparison import Contender, standard_error
+from adelfl.report.comparison import Contender, StoredContender, standard_error
 
 Floats = NDArray[np.float64]
 
 CHANCE = 0.1
 """Accuracy that a run which broke down counts with: that of guessing one of ten labels."""
+
+CURVE = np.linspace(0.0, 1.0, 41)
+"""Shares of the budget at which the accuracy of a run is kept, for pictures."""
+
+TESTED = 0.8
+"""Share of the paper's accuracy that the oracle must reach for a claim to be tested."""
 
 _CONFIDENCE = 0.95
 
@@ -49,6 +55,7 @@ class Run:
     first_deadline: float
     last_deadline: float
     broke_down: bool
+    curve: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,8 +136,8 @@ class Outcome:
         return found
 
     def of(self, cell: Cell, strategy: str) -> list[Run]:
-        """The runs of a strategy in a cell, by seed."""
-        return self._by_place[cell.key, strategy]
+        """Return the runs of a strategy in a cell, by seed; none if there are none yet."""
+        return self._by_place.get((self.study.home(cell, strategy).key, strategy), [])
 
     def accuracy(self, cell: Cell, strategy: str, at: str = "final") -> Floats:
         """Accuracy in percent, one per seed."""
@@ -139,7 +146,12 @@ class Outcome:
 
     def difference(self, cell: Cell, better: str, worse: str, at: str = "final") -> Difference:
         """Points by which one strategy ends above another on the same luck."""
-        gap = self.accuracy(cell, better, at) - self.accuracy(cell, worse, at)
+        seeds = {run.seed for run in self.of(cell, better)} & {run.seed for run in self.of(cell, worse)}
+        high, low = (
+            self.accuracy(cell, name, at)[[run.seed in seeds for run in self.of(cell, name)]]
+            for name in (better, worse)
+        )
+        gap = high - low
         return Difference(float(gap.mean()), standard_error(gap), gap.size, float(np.median(gap)))
 
     def verdicts(self) -> list[Verdict]:
@@ -148,19 +160,33 @@ class Outcome:
             self._verdict(claim, cell)
             for claim in self.study.claims
             for cell in self.study.cells
-            if not claim.cells or cell.key in claim.cells
+            if (not claim.cells or cell.key in claim.cells)
+            and self.of(cell, claim.better)
+            and self.of(cell, claim.worse)
         ]
         return found + (self._deadlines() if self.study.falling else [])
 
     def _verdict(self, claim: Claim, cell: Cell) -> Verdict:
         seen = self.difference(cell, claim.better, claim.worse, claim.at)
         sentence = f"{claim.sentence} [{claim.better} − {claim.worse}]"
-        return Verdict(sentence, cell.key, claim.points, seen.mean, seen.error, judge(claim.points, seen), seen.median)
+        word = self._untested(claim, cell) or judge(claim.points, seen)
+        return Verdict(sentence, cell.key, claim.points, seen.mean, seen.error, word, seen.median)
+
+    def _untested(self, claim: Claim, cell: Cell) -> str:
+        """Return why a setting cannot test a claim; empty if it can."""
+        if claim.reported is None:
+            return ""
+        oracle = float(np.mean(self.accuracy(cell, "oracle"))) if self.of(cell, "oracle") else math.nan
+        if oracle >= TESTED * claim.reported:
+            return ""
+        return f"not tested: the oracle ends at {oracle:.0f} %, below 80 % of the paper's {claim.reported:g} %"
 
     def _deadlines(self) -> list[Verdict]:
         found = []
         for cell in self.study.cells:
             ratio = np.array([run.first_deadline / run.last_deadline for run in self.of(cell, "adel-paper")])
+            if not ratio.size:
+                continue
             if ratio.min() > 1 + 1e-9:
                 word = "holds"
             else:
@@ -192,24 +218,39 @@ class Outcome:
 
     def contenders(self) -> list[tuple[str, list[Contender]]]:
         """Each cell's title and its strategies, for a picture."""
-        found = []
-        for cell in self.study.cells:
-            here = []
-            for strategy in self.study.strategies:
-                records = [RunRecord(self.folders[cell.key, strategy, run.seed]) for run in self.of(cell, strategy)]
-                here.append(Contender(strategy, records[0].about["label"], [r for r in records if len(r.rounds) > 0]))
-            found.append((cell.title, here))
-        return found
+        return [
+            (cell.title, [self._contender(cell, word) for word in self.study.strategies if self.of(cell, word)])
+            for cell in self.study.cells
+        ]
+
+    def _contender(self, cell: Cell, word: str) -> Contender:
+        """Read the records of a strategy's runs, or take the curves that were kept where they are gone."""
+        runs, home = self.of(cell, word), self.study.home(cell, word).key
+        folders = [self.folders.get((home, word, run.seed)) for run in runs]
+        if all(folders):
+            records = [RunRecord(folder) for folder in folders if folder is not None]
+            return Contender(word, runs[0].label, [record for record in records if len(record.rounds) > 0])
+        curves = np.array([[float(value) for value in run.curve.split()] for run in runs])
+        return StoredContender(word, runs[0].label, [], CURVE, curves)
 
     def tables(self) -> list[tuple[str, list[tuple[str, float, float, float, int, float]]]]:
-        """For each cell, its title and rows of label, mean, standard error, chosen rate, broken seeds, median."""
+        """For each cell, its title and rows of label, mean, standard error, chosen rate, broken seeds, median.
+
+        The mean of a strategy that does not run in a cell is NaN.
+        """
+        labels = {run.strategy: run.label for run in self.runs}
         found = []
         for cell in self.study.cells:
             rows = []
             for strategy in self.study.strategies:
+                if strategy not in labels:
+                    continue
+                label = self.study.words.get(strategy, labels[strategy])
                 runs, accuracy = self.of(cell, strategy), self.accuracy(cell, strategy)
+                if not runs:
+                    rows.append((label, math.nan, math.nan, math.nan, 0, math.nan))
+                    continue
                 broke = sum(run.broke_down for run in runs)
-                label = self.study.words.get(strategy, runs[0].label)
                 median = float(np.median(accuracy))
                 rows.append((label, float(accuracy.mean()), standard_error(accuracy), runs[0].rate, broke, median))
             found.append((cell.title, rows))

@@ -6,6 +6,7 @@
 <!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
 <!-- gap: beyond-digits -->                                a row per cell, and how much of a gap is closed
 <!-- goals: beyond-digits beyond-mnist -->                 in how many cells our goals are met
+<!-- regime: table-2 -->                                   which depth the paper's baselines point to
 ...
 <!-- end -->
 """
@@ -21,13 +22,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.experiments.catalogue import find_study
+from adelfl.experiments.catalogue import STATED, TABLE_2, find_study
 from adelfl.experiments.outcome import Outcome, Verdict
+from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
 from adelfl.experiments.study import Cell
 from adelfl.report.comparison import standard_error
 from adelfl.theory.participation import deadline_for_depth, survival
 
-_MARKED = re.compile(r"(<!-- (results|claims|gains|headline|gap|goals): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(
+    r"(<!-- (results|claims|gains|headline|gap|goals|regime): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
 def fill_page(text: str, results: Path) -> str:
@@ -43,10 +47,13 @@ def fill_page(text: str, results: Path) -> str:
             several = {"headline": headline, "goals": goals_table}[what]
             return f"{begin}{several(names.split(), outcomes)}{end}"
         (outcome,) = outcomes.values()
-        made = {"claims": claims_table, "gains": gains_table, "results": results_table, "gap": gap_table}[what](outcome)
+        tables = {"claims": claims_table, "gains": gains_table, "results": results_table, "gap": gap_table}
+        made = (tables | {"regime": regime_table})[what](outcome)
         if what in ("results", "gap"):
             made = f"![{outcome.study.title}]({results.name}/{names}.png)\n\n{made}"
-        cost = "" if what == "claims" else _cost(names, results)
+        if what == "regime":
+            made = f"![Baselines against depth]({results.name}/{names}-regime.png)\n\n{made}"
+        cost = "" if what in ("claims", "regime") else _cost(names, results)
         return f"{begin}{made}{cost}{end}"
 
     return _MARKED.sub(table, text)
@@ -84,10 +91,14 @@ def results_table(outcome: Outcome) -> str:
     for here in zip(*(table for _, table in tables), strict=True):
         row = [here[0][0]]
         for _, mean, error, rate, broke, median in here:
+            if math.isnan(mean):
+                row.append("")
+                continue
             failed = f", {broke} broke down" if broke else ""
             row.append(f"{_plus_minus(mean, error)}{_skewed(mean, median)} ({rate:g}{failed})")
         rows.append(row)
-    seeds = len(outcome.of(outcome.study.cells[0], outcome.study.strategies[0]))
+    counts = {len(outcome.of(cell, word)) for cell in outcome.study.cells for word in outcome.study.strategies_of(cell)}
+    seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
     note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen).\n"
     return _markdown(rows) + note
 
@@ -142,6 +153,17 @@ def gap_table(outcome: Outcome) -> str:
         lower, upper = study.gap
         note += f"; closed: of the gap between {lower} and {upper}, where it is {LEAST_GAP:g} points or more"
     return _markdown(rows) + note + ".\n"
+
+
+def regime_table(outcome: Outcome) -> str:
+    """Depth that the baselines point to, for each accuracy that the paper's oracle may have had, and the misfits."""
+    rows = [["the paper's oracle, %", "best depth", "misfit there", f"misfit at {STATED:.0%}"]]
+    for ceiling in CEILINGS:
+        regime = fit_regime(outcome, TABLE_2, ceiling)
+        rows.append([f"{ceiling:g}", f"{regime.best:.0%}", f"{regime.misfit.min():.3f}", f"{regime.at(STATED):.3f}"])
+    each = depth_by_seed(outcome, TABLE_2)
+    note = f"\nOne seed at a time: {', '.join(f'{depth:.0%}' for depth in each)} (oracle {CEILINGS[1]:g}).\n"
+    return _markdown(rows) + note
 
 
 LEAST_GAP = 5.0

@@ -33,6 +33,13 @@ class Cell:
         Key of a similar cell whose learning rates are taken over; empty if it chooses its own.
     rate : float or None
         The learning rate of everybody, where none is to be chosen.
+    strategies : tuple of str or None
+        Strategies that run in this cell; None for all of the study's.
+    seeds : int or None
+        Number of seeds; None for the study's.
+    oracle_of : str
+        Key of a cell with the same oracle, whose runs are used here; empty if the cell runs its own.
+        The oracle does not depend on the budget.
     """
 
     key: str
@@ -41,6 +48,9 @@ class Cell:
     paper: bool = False
     rates_of: str = ""
     rate: float | None = None
+    strategies: tuple[str, ...] | None = None
+    seeds: int | None = None
+    oracle_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,10 @@ class Claim:
     at : str
         "final", or a share of the budget such as "60%".
     cells : tuple of str
-        Where it is looked at; empty for every cell.
+        Where it is looked at; empty for every cell that runs both strategies.
+    reported : float or None
+        Final accuracy in percent that the paper reports for the better one. The claim is tested only where the
+        oracle reaches 80 % of it.
     """
 
     sentence: str
@@ -67,6 +80,7 @@ class Claim:
     points: float | None = None
     at: str = "final"
     cells: tuple[str, ...] = ()
+    reported: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +138,16 @@ class Study:
     words: Mapping[str, str] = field(default_factory=dict)
     gap: tuple[str, ...] = ()
     headline: tuple[str, ...] = ()
+
+    def strategies_of(self, cell: Cell) -> tuple[str, ...]:
+        """Return the strategies of a cell, in the study's order."""
+        return self.strategies if cell.strategies is None else cell.strategies
+
+    def home(self, cell: Cell, strategy: str) -> Cell:
+        """Return the cell whose runs stand for a strategy in ``cell``: another one if it shares its oracle."""
+        if strategy != "oracle" or not cell.oracle_of:
+            return cell
+        return next(other for other in self.cells if other.key == cell.oracle_of)
 
     def setting(self, cell: Cell, rate: float, *more: str) -> RunFile:
         """The experiment of a cell at an initial learning rate; ``more`` is meant for all cells."""

@@ -52,6 +52,11 @@ class Contender:
         """Mean number of rounds done."""
         return float(np.mean([r["rounds"] for r in self.results]))
 
+    @property
+    def seeds(self) -> int:
+        """Number of finished runs."""
+        return len(self.results)
+
     def curve(self, grid: Floats) -> Floats:
         """Accuracy at shares of the budget, by the last evaluation before (NaN: none yet), shape (seeds, grid)."""
         found = []
@@ -87,6 +92,31 @@ def untrained_note(contenders: list[Contender], chance: float) -> str | None:
         f"{who} ends near chance ({best:.1%}, where always naming the most frequent label has {chance:.1%}): "
         f"try another learning_rate.initial{rate}, or more training.rounds"
     )
+
+
+@dataclass(frozen=True, eq=False)
+class StoredContender(Contender):
+    """A strategy whose records are gone; its accuracies at shares of the budget were kept.
+
+    Attributes
+    ----------
+    shares : ndarray, shape (K,)
+        Shares of the budget.
+    curves : ndarray, shape (seeds, K)
+        Accuracy there.
+    """
+
+    shares: Floats
+    curves: Floats
+
+    @property
+    def seeds(self) -> int:
+        """Number of runs."""
+        return len(self.curves)
+
+    def curve(self, grid: Floats) -> Floats:
+        """Return the accuracy at shares of the budget by linear interpolation, shape (seeds, grid)."""
+        return np.array([np.interp(grid, self.shares, curve) for curve in self.curves])
 
 
 def summary_json(contenders: list[Contender]) -> dict[str, Any]:

@@ -60,7 +60,11 @@ def draw_study(cells: list[tuple[str, list[Contender]]], title: str, *, deadline
             ax.set_ylim(0.0, min(1.0, np.ceil(12.0 * best) / 10.0))
         for ax in axes[len(cells) :]:
             ax.set_axis_off()
-        lines = dict(zip((c.label for c in cells[0][1]), axes[0].get_lines(), strict=True))
+        lines = {
+            c.label: line
+            for ax, (_, contenders) in zip(axes, cells, strict=False)
+            for c, line in zip(contenders, ax.get_lines(), strict=True)
+        }
         fig.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=min(4, len(lines)))
         between = "   " if columns > 2 else "\n"
         fig.suptitle(f"{title}{between}{_about_seeds(cells[0][1])}", fontsize=10.5, x=0.01, ha="left")
@@ -100,7 +104,7 @@ def name_ends(ax: Axes, ends: list[tuple[float, str, str]], x: float) -> None:
 
 
 def _about_seeds(contenders: list[Contender]) -> str:
-    seeds = sorted({len(c.results) for c in contenders})
+    seeds = sorted({c.seeds for c in contenders})
     span = f"{seeds[-1]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return f"mean of {span} seeds, band: ± standard error" if seeds[-1] > 1 else ""
 

@@ -1,0 +1,132 @@
+"""Infer the mean depth at which the paper's Table II was measured, from its baselines alone.
+
+The text says that clients reach 85 % of the network's depth, but gives neither P_u, S nor R. The numbers of
+Drop-Stragglers, FedAvg and SALF depend on the depth, so they tell it. Let x be the seconds of a round at the largest
+budget, and a_b(x) the accuracy of baseline b at deadline x relative to the oracle's, interpolated between the cells of
+the study. Then
+
+    misfit(x)² = mean over baselines b and budgets T of (a_b(x T/T_largest) − paper_b(T)/ceiling)²
+
+and x is the only thing that is fitted. ADEL-FL's accuracy is no part of the sum. The paper has no oracle; its best
+number stands for one, and the fit is repeated with other ceilings to show how much that matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator
+
+from adelfl.errors import ConfigError
+from adelfl.experiments.outcome import Outcome
+from adelfl.experiments.study import Cell
+
+Floats = NDArray[np.float64]
+
+BASELINES = ("salf", "drop", "wait")
+CEILINGS = (66.0, 69.0, 75.0, 80.0)
+"""Accuracy that the paper's oracle may have had: SALF's best number, ADEL-FL's best, and more."""
+
+_CANDIDATES = 400
+
+
+@dataclass(frozen=True, eq=False)
+class Regime:
+    """Misfit of the baselines against the depth at the largest budget.
+
+    Attributes
+    ----------
+    depth : ndarray, shape (K,)
+        Mean depth at the largest budget, for each candidate.
+    misfit : ndarray, shape (K,)
+        Root of the mean squared difference, as a share of the oracle's accuracy.
+    curves : dict of str to (ndarray, ndarray)
+        For each baseline, mean depth of each cell and accuracy relative to the oracle there.
+    points : dict of str to (ndarray, ndarray)
+        For each baseline, the paper's numbers relative to the ceiling, at the depths of the best candidate.
+    """
+
+    depth: Floats
+    misfit: Floats
+    curves: dict[str, tuple[Floats, Floats]]
+    points: dict[str, tuple[Floats, Floats]]
+
+    @property
+    def best(self) -> float:
+        """Depth with the smallest misfit."""
+        return float(self.depth[self.misfit.argmin()])
+
+    def at(self, depth: float) -> float:
+        """Return the misfit at a depth."""
+        return float(np.interp(depth, self.depth, self.misfit))
+
+
+def fit_regime(
+    outcome: Outcome,
+    paper: Mapping[int, Mapping[str, float]],
+    ceiling: float = CEILINGS[1],
+    seeds: frozenset[int] | None = None,
+) -> Regime:
+    """Find the depth at which the baselines come nearest to the paper's numbers.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        Runs of the baselines and of the oracle in cells that differ in the budget only.
+    paper : mapping of int to mapping of str to float
+        Accuracy in percent by budget and strategy.
+    ceiling : float
+        Accuracy in percent that stands for the paper's oracle.
+    seeds : frozenset of int, optional
+        Seeds to use; all by default.
+
+    Raises
+    ------
+    ConfigError
+        If fewer than three cells have all baselines.
+    """
+    cells = [c for c in outcome.study.cells if all(_mean(outcome, c, b, "final", seeds) is not None for b in BASELINES)]
+    if len(cells) < 3:
+        raise ConfigError("a regime can be inferred from at least three cells that have all baselines")
+    seconds = np.array([_mean(outcome, c, "salf", "first_deadline", seeds) for c in cells])
+    order = np.argsort(seconds)
+    x = np.log(seconds[order])
+    depth = PchipInterpolator(x, np.array([_mean(outcome, c, "salf", "depth", seeds) for c in cells])[order])
+    oracle = np.array([_mean(outcome, c, "oracle", "final", seeds) for c in cells])
+    relative = {b: (np.array([_mean(outcome, c, b, "final", seeds) for c in cells]) / oracle)[order] for b in BASELINES}
+    known = {b: PchipInterpolator(x, values) for b, values in relative.items()}
+    largest = max(paper)
+    steps = np.log(np.array(sorted(paper)) / largest)
+    # Every budget of a candidate lies between the cells.
+    candidates = np.linspace(x[0] - steps[0], x[-1], _CANDIDATES)
+    wanted = {b: np.array([paper[T][b] for T in sorted(paper)]) / ceiling for b in BASELINES}
+    squares = [np.square(known[b](candidates[:, None] + steps) - wanted[b]) for b in BASELINES]
+    misfit = np.sqrt(np.mean(squares, axis=(0, 2)))
+    best = candidates[misfit.argmin()] + steps
+    return Regime(
+        depth(candidates),
+        misfit,
+        {b: (depth(x), relative[b]) for b in BASELINES},
+        {b: (depth(best), wanted[b]) for b in BASELINES},
+    )
+
+
+def depth_by_seed(outcome: Outcome, paper: Mapping[int, Mapping[str, float]]) -> Floats:
+    """Return the best depth of each seed that all cells have, to tell how well it is known."""
+    shared = [
+        frozenset(run.seed for run in outcome.of(cell, b))
+        for cell in outcome.study.cells
+        for b in (*BASELINES, "oracle")
+        if outcome.of(cell, b)
+    ]
+    return np.array(
+        [fit_regime(outcome, paper, seeds=frozenset({s})).best for s in sorted(frozenset.intersection(*shared))]
+    )
+
+
+def _mean(outcome: Outcome, cell: Cell, strategy: str, what: str, seeds: frozenset[int] | None) -> float | None:
+    values = [getattr(run, what) for run in outcome.of(cell, strategy) if seeds is None or run.seed in seeds]
+    return float(np.mean(values)) if values else None
