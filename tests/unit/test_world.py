@@ -165,9 +165,9 @@ def test_adel_follows_devices_that_are_not_as_believed():
     setting = setting_of(3, depth=0.9, rounds=40, batch=16)
     slower = replace(setting.fleet, compute=setting.fleet.compute / 2)
     experiment = experiment_of("adel", setting=setting)
-    truth = World(slower, experiment.seed, setting.budget)
-    learned = run(replace(experiment, world=truth)).rows[-1]["batch"]
-    stubborn = run(replace(experiment_of("adel", setting=setting, options={"replan": False}), world=truth)).rows
+    changes = {"world": World(slower, experiment.seed, setting.budget), "oversample": True}
+    learned = run(replace(experiment, **changes)).rows[-1]["batch"]
+    stubborn = run(replace(experiment_of("adel", setting=setting, options={"replan": False}), **changes)).rows
     assert sum(learned) < 0.8 * sum(stubborn[-1]["batch"])
 
 
