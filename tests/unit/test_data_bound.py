@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.small_worlds import EVERY_STRATEGY, dataset_of, experiment_of, run, same_bits, setting_of, typed
 
 from adelfl import ConstantRate, Fleet, Problem, plan
 from adelfl.config.build import build_experiment
@@ -14,6 +13,7 @@ from adelfl.errors import ConfigError
 from adelfl.schedule import Schedule
 from adelfl.simulation import simulate
 from adelfl.strategies import Orders, Setting, find_strategy
+from support.small_worlds import EVERY_STRATEGY, dataset_of, experiment_of, run, same_bits, setting_of, typed
 
 SIZES = np.array([3, 30, 8, 40, 15])
 RICH = {"budget": 400.0, "rounds": 4, "batch": 20}

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from support.flower_world import Being, World, arrays, model
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from adelfl.flower import DeadlineStrategy
 from adelfl.flower.client import Job
 from adelfl.flower.protocol import Task
+from support.flower_world import Being, World, arrays, model
 
 LAYERS = tuple((f"{name}.weight", f"{name}.bias") for name in ("first", "second", "third"))
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.small_worlds import draw_progress, experiment_of, setting_of
 
 from adelfl.errors import ConfigError
 from adelfl.latency import Exponential, Latency, Law, Trace
@@ -12,6 +11,7 @@ from adelfl.seeds import rng_for
 from adelfl.simulation import simulate
 from adelfl.strategies import Orders
 from adelfl.theory import participation
+from support.small_worlds import draw_progress, experiment_of, setting_of
 
 LAYERS, DRAWS = 4, 20_000
 LAWS = {

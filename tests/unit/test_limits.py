@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.small_worlds import EVERY_STRATEGY, experiment_of, setting_of, typed
 
 from adelfl import ConstantRate, Fleet, Problem, plan
 from adelfl.errors import ConfigError
 from adelfl.learning_rate import InverseDecay
 from adelfl.planner import values_between, what_if
 from adelfl.strategies import Setting, find_strategy
+from support.small_worlds import EVERY_STRATEGY, experiment_of, setting_of, typed
 
 FLEET = Fleet.of([30.0, 12.0, 5.0], 0.1, [4, 5, 6])
 GOOD = {"fleet": FLEET, "layers": 3, "rounds": 10, "budget": 30.0, "learning_rate": 0.1}

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.small_worlds import experiment_of, furthest, run, same_bits, setting_of
 
 from adelfl.errors import ConfigError
 from adelfl.learning.engines import LocalWork
 from adelfl.schedule import Schedule
 from adelfl.simulation import Experiment
 from adelfl.strategies import find_strategy
+from support.small_worlds import experiment_of, furthest, run, same_bits, setting_of
 
 
 def given_in_the_setting_only(E: int, **others) -> Experiment:

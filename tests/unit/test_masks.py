@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.flower_world import Being, Net, arrays
-from support.small_worlds import dataset_of, kept_bytes, layers_of, run, same_bits, samples_of, seeded, small_run
 from test_flower import task_message
 from torch import nn
 from torch.nn import functional
@@ -21,6 +19,8 @@ from adelfl.learning.work import RoundWork
 from adelfl.runner import resume, start
 from adelfl.simulation import engine as simulation
 from adelfl.strategies.base import Progress
+from support.flower_world import Being, Net, arrays
+from support.small_worlds import dataset_of, kept_bytes, layers_of, run, same_bits, samples_of, seeded, small_run
 
 
 class Hidden(nn.Module):

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 from rich.console import Console
-from support.small_worlds import typed
 
 from adelfl import Fleet, Problem, plan
 from adelfl.report.terminal import print_plan
+from support.small_worlds import typed
 
 NAMES = ("flagships", "mid-range", "old phones", "one in a tunnel")
 FLEET = Fleet.of([30.0, 12.0, 5.0, 5.0], [0.05, 0.1, 0.2, 12.0], [20, 50, 19, 1], NAMES)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from support.small_worlds import EVERY_MODEL, dataset_of, experiment_of, kept_bytes, model_of, setting_of, typed
 
 import adelfl as ad
 from adelfl.data import iid
@@ -14,6 +13,7 @@ from adelfl.record import RunRecord
 from adelfl.report.groups import gather
 from adelfl.simulation import engine as simulation
 from adelfl.strategies import find_strategy
+from support.small_worlds import EVERY_MODEL, dataset_of, experiment_of, kept_bytes, model_of, setting_of, typed
 
 
 @pytest.fixture
