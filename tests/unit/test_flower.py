@@ -39,7 +39,7 @@ from adelfl.report.terminal import print_run
 from adelfl.runner import resume
 from adelfl.strategies.base import Outcome, Progress
 from adelfl.updates import Update
-from support.flower_world import Being, Failing, Net, Silent, Spoiling, World, arrays, model, weights_of
+from support.flower_world import Being, Failing, Net, Silent, Spoiling, TickingClock, World, arrays, model, weights_of
 
 LAYERS = (("first.weight", "first.bias"), ("second.weight", "second.bias"), ("third.weight", "third.bias"))
 METHODS = ("adel", "adel-paper", "salf", "drop", "wait")
@@ -497,7 +497,7 @@ def test_a_scalar_parameter_is_merged_and_kept(tmp_path):
 
     class Scaling(Being):
         def answer(self, message):
-            return train(message, Scaled(), self.data), 0.2
+            return train(message, Scaled(), self.data, clock=TickingClock(0.01)), 0.2
 
     world = World({i: Scaling(seed=i) for i in (1, 2, 3)})
     layers = [*map(list, LAYERS[:2]), [*LAYERS[2], "scale"]]
@@ -937,6 +937,7 @@ def test_server_and_client_work_as_the_documents_show(tmp_path, monkeypatch):
 
     world = World({i: Shown(seed=i) for i in (1, 2, 3)})
     monkeypatch.setattr("adelfl.flower.server.RealClock", lambda now: world.clock)
+    monkeypatch.setattr("adelfl.flower.client.RealClock", lambda: TickingClock(0.01))  # however busy the machine
     monkeypatch.chdir(tmp_path)
     here = {"Net": Net}
     exec(compile(server, "docs/flower.md", "exec"), here)
