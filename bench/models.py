@@ -27,7 +27,7 @@ from adelfl.learning.engines import LocalWork, build_engine, keep_memory
 from adelfl.learning.layers import find_layers
 from adelfl.learning.models import build_model
 from adelfl.learning.work import RoundWork, Samples
-from adelfl.strategies.base import Progress
+from adelfl.strategies.rounds import Progress
 
 DEVICES, CLASSES = 30, 10
 

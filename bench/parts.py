@@ -25,7 +25,7 @@ from adelfl_sim import Adelfl
 from adelfl.learning import fused
 from adelfl.learning.engines import LocalWork, build_engine
 from adelfl.learning.work import RoundWork, Samples
-from adelfl.strategies.base import Progress
+from adelfl.strategies.rounds import Progress
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def floor() -> dict[str, float]:
     """
     simulator = Adelfl(request("mlp"))
     w, data = simulator.workload, simulator.dataset
-    inputs = Samples.of(data.x_train, data.y_train).inputs_from_bytes()
+    inputs = Samples.of(data.x_train, data.y_train).inputs
     weight, square = torch.randn(32, data.x_train.shape[1]), torch.randn(1024, 1024)
     delta, rng = torch.randn(w.devices * w.batch, 32), np.random.default_rng(0)
     first = w.samples * np.repeat(np.arange(w.devices), w.batch)

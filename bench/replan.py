@@ -12,10 +12,10 @@ import numpy as np
 
 from adelfl import ConstantRate, Fleet
 from adelfl.clock import monotonic
+from adelfl.planner import Problem
 from adelfl.seeds import rng_for
-from adelfl.strategies import Setting
 from adelfl.strategies.adel import Adel
-from adelfl.strategies.base import Outcome
+from adelfl.strategies.rounds import Outcome
 
 GOAL_MS = 50.0
 CASES = ((30, 3, None), (1000, 3, None), (1000, 11, None), (100_000, 3, 30))
@@ -24,7 +24,7 @@ CASES = ((30, 3, None), (1000, 3, None), (1000, 11, None), (100_000, 3, 30))
 def replan_ms(devices: int, layers: int, cohort: int | None, rounds: int) -> tuple[float, float]:
     """Milliseconds of a replan: median and worst."""
     fleet = Fleet.lognormal(devices, compute=16.0, sigma=0.5, upload=0.02, upload_sigma=0.5, seed=0)
-    setting = Setting(fleet, layers, 2 * rounds, 0.5 * layers * rounds, 16, ConstantRate(0.3), cohort=cohort)
+    setting = Problem(fleet, layers, 2 * rounds, 0.5 * layers * rounds, ConstantRate(0.3), batch=16, cohort=cohort)
     strategy, took, now = Adel(setting), [], 0.0
     for t in range(rounds):
         rng = rng_for(0, "bench", t)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import adelfl as ad
 from adelfl.data import iid
 from adelfl.learning.layers import find_layers
-from adelfl.strategies import Setting, find_strategy
+from adelfl.strategies import find_strategy
 
 
 def two_rings(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -27,10 +27,10 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
     layers = find_layers(model, torch.from_numpy(dataset.x_train[:2]))
     fleet = ad.Fleet.lognormal(20, compute=16.0, sigma=0.5, seed=0)
-    setting = Setting(fleet, layers=len(layers), rounds=100, budget=60.0, batch=16, learning_rate=ad.ConstantRate(0.3))
+    problem = ad.Problem(fleet, layers=len(layers), rounds=100, budget=60.0, learning_rate=0.3)
     partition = iid(dataset.y_train, fleet.size, seed=0)
     for method in ("adel", "drop"):
-        strategy = find_strategy(method)(setting)
+        strategy = find_strategy(method)(problem)
         result = ad.simulate(ad.Experiment(dataset, partition, model, layers, strategy, seed=0))
         print(f"{method}: {result['final_accuracy']:.1%} after {result['time']:.0f} virtual seconds")
 

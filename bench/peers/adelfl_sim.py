@@ -44,14 +44,14 @@ class Adelfl:
     def run(self, rounds: int) -> None:
         """Simulate so many rounds from the first weights, and record them."""
         from adelfl import ConstantRate, Fleet
+        from adelfl.planner import Problem
         from adelfl.record import RunWriter
         from adelfl.simulation import Experiment, simulate
-        from adelfl.strategies import Setting
         from adelfl.strategies.oracle import Oracle
 
         w = self.workload
         fleet = Fleet.lognormal(w.devices, compute=16.0, sigma=0.5, seed=0)
-        setting = Setting(fleet, len(self.layers), rounds, float(rounds), w.batch, ConstantRate(w.rate))
+        setting = Problem(fleet, len(self.layers), rounds, float(rounds), ConstantRate(w.rate), batch=w.batch)
         experiment = Experiment(
             self.dataset, self.partition, self.model, self.layers, Oracle(setting), seed=SEED, evaluations=1
         )

@@ -488,7 +488,7 @@ def test_a_crash_in_a_users_model_is_one_sentence_for_each_run_and_the_rows_stay
 TROUBLED = """
 import numpy as np
 from torch import nn
-from adelfl.strategies import Orders, Strategy
+from adelfl.strategies import Orders, RoundStrategy
 from adelfl.strategies.merge import finished_only
 
 
@@ -502,7 +502,7 @@ def leaves(*_):
     raise SystemExit(0)
 
 
-class Broken(Strategy):
+class Broken(RoundStrategy):
     name = "broken"
 
     def __init__(self, setting):
@@ -524,7 +524,7 @@ class Leaves(Silent):
     def orders(self, t, devices):
         if t == 3:
             raise SystemExit(0)
-        return Orders(self.setting.uniform_deadline, np.full(devices.size, 4))
+        return Orders(self.problem.uniform_deadline, np.full(devices.size, 4))
 
     def weights(self, t, progress):
         return finished_only(progress)
@@ -747,10 +747,10 @@ def test_batch_norm_on_a_batch_of_one_is_one_sentence(here):
 
 STRANGE = """
 import numpy as np
-from adelfl.strategies.base import Orders, Strategy
+from adelfl.strategies.rounds import Orders, RoundStrategy
 
 
-class Nameless(Strategy):
+class Nameless(RoundStrategy):
     def orders(self, t, devices):
         return Orders(1.0, np.full(devices.size, 4))
 
@@ -765,7 +765,7 @@ class Flat(Nameless):
         return np.ones(progress.z.size)
 
 
-class Unfinished(Strategy):
+class Unfinished(RoundStrategy):
     name = "unfinished"
 
 

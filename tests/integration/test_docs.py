@@ -158,23 +158,19 @@ def test_the_readme_goes_from_a_fleet_to_a_plan(capsys):
 def test_a_plan_is_swept_as_shown(capsys):
     (code,) = blocks("docs/planner.md", "python")
     exec(compile(code, "docs/planner.md", "exec"), {})
-    words, numbers = capsys.readouterr().out.splitlines()
-    assert "nee at" in words
-    assert len(numbers.split(",")) == 8
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["50", "75", "120", "300"]
+    assert [row[-1] for row in rows] == ["None"] * 4
 
 
-def test_the_sweeps_in_the_docs_say_what_is_quoted(tmp_path, monkeypatch):
+def test_the_sweeps_in_the_docs_can_be_typed(tmp_path, monkeypatch):
     commands = next(b for b in blocks("docs/planner.md", "sh") if "--sweep" in b)
     monkeypatch.chdir(tmp_path)
-    said = []
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
         assert words.pop(0) == "adelfl"
         answer = typed(*(REPO / word if word.endswith(".toml") else word for word in words))
         assert answer.code == 0, answer.err
-        said.append(answer.out)
-    quoted = re.search(r'"(Knee at [^"]*)"', (REPO / "docs/planner.md").read_text(encoding="utf-8"))[1]
-    assert " ".join(quoted.split()) in said[0]
     assert (tmp_path / "sweep.png").exists()
 
 

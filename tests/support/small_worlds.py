@@ -24,13 +24,15 @@ from adelfl.fleet import Fleet
 from adelfl.learning.engines import LocalWork, build_engine
 from adelfl.learning.layers import find_layers
 from adelfl.learning.models import build_model
-from adelfl.learning.work import RoundWork, Samples
+from adelfl.learning.work import RoundWork, Samples, apply_change
 from adelfl.learning_rate import ConstantRate
+from adelfl.planner import Problem
 from adelfl.seeds import rng_for
 from adelfl.simulation import Experiment, simulate
-from adelfl.simulation.draws import draw_round
+from adelfl.simulation.draws import draw_cohort, draw_work
 from adelfl.simulation.world import World
-from adelfl.strategies import Progress, Setting, find_strategy
+from adelfl.strategies import Progress, find_strategy
+from adelfl.strategies.actions import Arrivals, Tasks
 from adelfl.theory.participation import deadline_for_depth
 
 EVERY_STRATEGY = {
@@ -95,13 +97,13 @@ def setting_of(
     rate: float = 0.05,
     local_iterations: int = 1,
     cohort: int | None = None,
-) -> Setting:
+) -> Problem:
     """Five devices of unequal speed; the budget is such that the mean depth at the fixed batch size is as given."""
     fleet = fleet or Fleet.of([10.0, 20.0, 14.0, 40.0, 25.0], [0.0, 0.02, 0.01, 0.0, 0.03])
     if budget is None:
         steps = layers * local_iterations
         budget = rounds * deadline_for_depth(depth, steps, fleet.compute, fleet.upload, batch, fleet.count)
-    return Setting(
+    return Problem(
         fleet=fleet,
         layers=layers,
         rounds=rounds,
@@ -111,6 +113,32 @@ def setting_of(
         cohort=cohort,
         local_iterations=local_iterations,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A round as a strategy sees it when it closes."""
+
+    progress: Progress
+    length: float
+    seconds: np.ndarray
+    upload: np.ndarray
+
+
+def draw_round(strategy, world, t, now, devices, orders) -> Drawn:
+    """Draw a round of a world, and let the strategy judge it by what it believes."""
+    s = strategy.problem
+    rate = 0.1  # which moves no clock
+    tasks = Tasks(devices, orders.batch, s.local_iterations, rate, orders.deadline, orders.width, early=orders.early)
+    work = draw_work(world, tasks, t, now, s.layers)
+    had = np.maximum(orders.deadline - strategy.believed(devices)[1], 0.0)
+    seconds = np.where(np.isnan(work.seconds), had, work.seconds)
+    progress = strategy.progress(Arrivals(tasks, t, t, now, work.z, work.seconds, work.upload))
+    return Drawn(progress, work.length, seconds, work.upload)
+
+
+def cohort_of(setting: Problem, seed: int, t: int) -> np.ndarray:
+    return draw_cohort(setting.devices, setting.cohort, seed, t)
 
 
 def draw_progress(setting, latency, seed, t, devices, orders, dropout=0.0):
@@ -131,7 +159,7 @@ def experiment_of(
     weight_decay: float = 0.0,
     momentum: float = 0.0,
     evaluations: int = 4,
-    setting: Setting | None = None,
+    setting: Problem | None = None,
     **others,
 ) -> Experiment:
     """One small run. ``strategy`` may be one of EVERY_STRATEGY's words; ``others`` go to :func:`setting_of`."""
@@ -197,9 +225,11 @@ def after_one_round(engine: str, experiment: Experiment, work: RoundWork) -> tup
     model = deepcopy(experiment.model).train()
     widths = work.width is not None
     samples = samples_of(experiment.dataset)
-    E = experiment.strategy.setting.local_iterations
+    E = experiment.strategy.problem.local_iterations
     built = build_engine(engine, model, experiment.layers, samples, experiment.local, iterations=E, widths=widths)
-    loss = built.run(work)
+    change = built.run(work)
+    apply_change(model, change)
+    loss = change.loss
     return {name: w.detach().numpy() for name, w in model.state_dict().items()}, loss
 
 

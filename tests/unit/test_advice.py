@@ -22,7 +22,7 @@ DRAWS = 4000
 
 
 def problem_with(latency, **others) -> Problem:
-    values = {"layers": 3, "rounds": 12, "budget": 18.0, "learning_rate": ConstantRate(0.1), "baseline_batch": 16}
+    values = {"layers": 3, "rounds": 12, "budget": 18.0, "learning_rate": ConstantRate(0.1), "batch": 16}
     return Problem(FLEET, **values | others, latency=latency)
 
 

@@ -6,13 +6,13 @@ import pytest
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential, Latency, Law
 from adelfl.learning_rate import ConstantRate
+from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.seeds import rng_for
-from adelfl.simulation.draws import draw_round
 from adelfl.simulation.world import World
-from adelfl.strategies import Setting
 from adelfl.strategies.adel import Adel
-from adelfl.strategies.base import Outcome
+from adelfl.strategies.rounds import Outcome
+from support.small_worlds import draw_round
 
 N, L = 40, 3
 EVERYBODY = np.arange(N)
@@ -145,7 +145,7 @@ LATENCIES = {
 def test_a_fleet_that_is_known_stays_known_whatever_its_law(name):
     """As far as counting renewals can tell: dear layers under way count as not begun."""
     fleet, latency = Fleet.of(TRUE, 0.05), LATENCIES[name]
-    setting = Setting(fleet, L, 60, 60 * 0.8, 16, ConstantRate(0.1), latency=latency)
+    setting = Problem(fleet, L, 60, 60 * 0.8, ConstantRate(0.1), batch=16, latency=latency)
     strategy, world = Adel(setting), World(fleet, 4, setting.budget, latency)
     now = 0.0
     for t in range(40):

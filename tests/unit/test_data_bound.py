@@ -12,7 +12,7 @@ from adelfl.data import Partition
 from adelfl.errors import ConfigError
 from adelfl.schedule import Schedule
 from adelfl.simulation import simulate
-from adelfl.strategies import Orders, Setting, find_strategy
+from adelfl.strategies import Orders, find_strategy
 from support.small_worlds import EVERY_STRATEGY, dataset_of, experiment_of, run, same_bits, setting_of, typed
 
 SIZES = np.array([3, 30, 8, 40, 15])
@@ -77,7 +77,7 @@ def test_runs_within_the_data_are_unchanged_to_the_bit(words):
     most = max(max(row["batch"]) for row in run(plain).rows if "batch" in row)
     assert most <= plain.partition.sizes.min()
     name, options = EVERY_STRATEGY[words]
-    told = replace(plain.strategy.setting, samples=plain.partition.sizes)
+    told = replace(plain.strategy.problem, samples=plain.partition.sizes)
     one, other = run(plain), run(replace(plain, strategy=find_strategy(name)(told, **options)))
     assert one.rows == other.rows
     assert same_bits(one.weights, other.weights)
@@ -145,7 +145,7 @@ def test_oversampling_without_end_is_one_sentence():
 def test_a_group_may_hold_unequal_amounts():
     """Devices that are alike in speed and differ in data: each keeps to its own."""
     fleet = Fleet.of([40.0, 10.0], 0.0, [3, 2])
-    setting = Setting(fleet, 3, 4, 400.0, 20, 0.05, samples=SIZES)
+    setting = Problem(fleet, 3, 4, 400.0, 0.05, batch=20, samples=SIZES)
     for name in ("adel", "adel-paper"):
         strategy = find_strategy(name)(setting)
         assert np.array_equal(strategy.orders(0, setting.everybody).batch, SIZES)

@@ -32,12 +32,12 @@ from adelfl.flower.protocol import Report, Task
 from adelfl.flower.session import Session, Terms
 from adelfl.learning.layers import given_layers
 from adelfl.learning.loop import Loop
-from adelfl.learning.work import RoundWork, Samples
+from adelfl.learning.work import RoundWork, Samples, apply_change
 from adelfl.learning_rate import ConstantRate
 from adelfl.record import RunRecord
 from adelfl.report.terminal import print_run
 from adelfl.runner import resume
-from adelfl.strategies.base import Outcome, Progress
+from adelfl.strategies.rounds import Outcome, Progress
 from adelfl.updates import Update
 from support.flower_world import Being, Failing, Net, Silent, Spoiling, TickingClock, World, arrays, model, weights_of
 
@@ -178,7 +178,7 @@ def test_the_merge_is_the_simulators_to_the_bit(method):
         changes = {n: v.numpy() for n, v in update.items()}
         current.updates.append(Update(i + 1, z, changes, 16))
         current.done[i + 1] = z
-    engine.run(RoundWork((rows,), np.full(4, 16), A, progress, 0.1, None))
+    apply_change(net, engine.run(RoundWork((rows,), np.full(4, 16), A, progress, 0.1, None)))
     assert s.merge(current)
     assert differ(weights_of(arrays()), s.weights)
     assert not differ({n: p.detach().numpy() for n, p in net.named_parameters()}, s.weights)

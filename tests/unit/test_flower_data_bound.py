@@ -38,7 +38,7 @@ def test_no_node_is_asked_for_more_than_it_holds(method):
     strategy, asked = asked_in(world(), method=method)
     assert max(asked[2]) <= 12
     assert max(asked[1]) <= 64
-    setting = strategy.session.plan.strategy.setting
+    setting = strategy.session.plan.strategy.problem
     assert setting.held.tolist() == [64.0, 12.0, 64.0]
     if method != "salf":
         assert asked[2][0] == 12
@@ -47,7 +47,7 @@ def test_no_node_is_asked_for_more_than_it_holds(method):
 def test_on_request_samples_repeat():
     strategy, asked = asked_in(world(), method="salf", oversample=True)
     assert set(asked[2]) == {16}
-    assert strategy.session.plan.strategy.setting.held is None
+    assert strategy.session.plan.strategy.problem.held is None
 
 
 @pytest.mark.parametrize(("oversample", "drawn"), [(False, 12), (True, 40)])

@@ -11,7 +11,7 @@ from adelfl import ConstantRate, Fleet, Problem, plan
 from adelfl.errors import ConfigError
 from adelfl.learning_rate import InverseDecay
 from adelfl.planner import values_between, what_if
-from adelfl.strategies import Setting, find_strategy
+from adelfl.strategies import find_strategy
 from support.small_worlds import EVERY_STRATEGY, experiment_of, setting_of, typed
 
 FLEET = Fleet.of([30.0, 12.0, 5.0], 0.1, [4, 5, 6])
@@ -43,27 +43,23 @@ def one_sentence(error: ConfigError) -> bool:
 
 
 @pytest.mark.parametrize(("key", "value"), WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("kind", [Problem, Setting])
-def test_a_problem_and_a_setting_refuse_what_a_file_refuses(kind, key, value):
-    values = GOOD | ({"batch": 8} if kind is Setting else {}) | {key: value}
+def test_a_problem_refuses_what_a_file_refuses(key, value):
     with pytest.raises(ConfigError, match=re.sub("_", "[_ ]", key)) as found:
-        kind(**values)
+        Problem(**GOOD | {key: value})
     assert one_sentence(found.value)
 
 
 @pytest.mark.parametrize("batch", [0, -1, 2.5, True, 10**10])
 def test_a_batch_out_of_range_is_refused(batch):
     with pytest.raises(ConfigError, match="batch must be a whole number from 1 to"):
-        Setting(**GOOD, batch=batch)
-    with pytest.raises(ConfigError, match="baseline_batch must be a whole number from 1 to"):
-        Problem(**GOOD, baseline_batch=batch)
+        Problem(**GOOD, batch=batch)
 
 
 @pytest.mark.parametrize("words", EVERY_STRATEGY)
 def test_every_strategy_takes_a_plain_number_for_a_learning_rate(words):
     name, options = EVERY_STRATEGY[words]
     plain, constant = (
-        find_strategy(name)(Setting(**GOOD | {"learning_rate": rate}, batch=4), **options)
+        find_strategy(name)(Problem(**GOOD | {"learning_rate": rate}, batch=4), **options)
         for rate in (0.05, ConstantRate(0.05))
     )
     assert np.array_equal(plain.learning_rates, constant.learning_rates)
@@ -80,7 +76,7 @@ def test_a_learning_rate_of_ones_own_must_give_a_number_for_every_round():
             return np.full(rounds - 1, 0.1)
 
     with pytest.raises(ConfigError, match="learning_rate must give 10 positive numbers"):
-        Setting(**GOOD | {"learning_rate": Short()}, batch=4)
+        Problem(**GOOD | {"learning_rate": Short()}, batch=4)
 
 
 @pytest.mark.parametrize("upload", [1e308, math.inf, math.nan, -1.0])
@@ -181,4 +177,16 @@ def test_the_largest_plan_of_all_needs_no_table_of_rounds_by_layers():
 
 def test_settings_that_were_right_before_still_are():
     assert setting_of(3, cohort=5).cohort == 5
-    assert Setting(**GOOD | {"fleet": Fleet.of(3.0)}, batch=1).devices == 1
+    assert Problem(**GOOD | {"fleet": Fleet.of(3.0)}, batch=1).devices == 1
+
+
+def test_the_old_name_of_a_problem_warns_and_means_the_same():
+    from adelfl import strategies
+
+    with pytest.warns(DeprecationWarning, match="adelfl.Problem"):
+        make = strategies.Setting
+    old = make(GOOD["fleet"], 3, 10, 30.0, 8, 0.1, cohort=2)
+    assert isinstance(old, Problem)
+    assert (old.batch, old.eta[0], old.cohort) == (8, 0.1, 2)
+    with pytest.raises(AttributeError):
+        _ = strategies.Settings

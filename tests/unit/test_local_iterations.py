@@ -44,7 +44,7 @@ def test_the_fused_engine_is_refused_where_the_setting_has_several_iterations():
 def test_a_schedule_of_another_number_of_iterations_is_refused(name):
     setting = setting_of(3, local_iterations=2)
     sizes = (setting.fleet, setting.layers, setting.rounds, setting.budget, 4)
-    with pytest.raises(ConfigError, match="schedule is for 1 local iterations, the setting for 2"):
+    with pytest.raises(ConfigError, match="schedule is for 1 local iterations, the problem for 2"):
         find_strategy(name)(setting, schedule=Schedule.uniform(*sizes))
     kept = find_strategy(name)(setting, schedule=Schedule.uniform(*sizes, local_iterations=2))
     assert np.all(kept.orders(0, setting.everybody).batch == 4)

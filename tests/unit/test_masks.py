@@ -18,7 +18,7 @@ from adelfl.learning.masks import draws_numbers, mask_seeds
 from adelfl.learning.work import RoundWork
 from adelfl.runner import resume, start
 from adelfl.simulation import engine as simulation
-from adelfl.strategies.base import Progress
+from adelfl.strategies.rounds import Progress
 from support.flower_world import Being, Net, arrays
 from support.small_worlds import dataset_of, kept_bytes, layers_of, run, same_bits, samples_of, seeded, small_run
 
@@ -170,9 +170,9 @@ def test_a_factory_may_make_a_model_with_dropout_and_its_run_is_resumed_to_the_s
 
 def test_the_constants_that_are_estimated_for_a_plan_are_the_same_every_time():
     said = load_run(None, ["model.factory=test_masks:dropout_model", "fleet.devices=6"])
-    one = build_experiment(said).strategy.setting.constants.to_dict()
+    one = build_experiment(said).strategy.problem.constants.to_dict()
     torch.rand(5)
-    assert build_experiment(said).strategy.setting.constants.to_dict() == one
+    assert build_experiment(said).strategy.problem.constants.to_dict() == one
 
 
 class DroppingNet(Net):

@@ -228,7 +228,7 @@ def test_a_device_left_out_raises_what_the_others_need():
     U = int(fleet.count[keep].sum())
     cost = exact_cost(problem, keep)
     assert U == cost.U < fleet.size
-    assert np.all(cost.needed_deadline() < problem.mean_deadline)
+    assert np.all(bound.needed_deadline(cost.P, cost.B, cost.x_min) < problem.uniform_deadline)
 
 
 # --- cohorts and local iterations -----------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_theorem_conditions_that_fail_are_warnings():
 def test_impossible_problems_are_refused_by_name(change, message):
     values = {"fleet": PAPER.fleet, "layers": 3, "rounds": 100, "budget": 300.0} | change
     with pytest.raises(ConfigError, match=message):
-        Problem(**values)
+        plan(Problem(**values))
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ CHANGES = {
     "weight decay": ({"weight_decay": 0.5}, "local work"),
     "strategy": ({"strategy": "drop"}, "strategy"),
     "options": ({"options": {"correction": "none"}}, "strategy"),
-    "rounds": ({"rounds": 9}, "setting"),
-    "rate": ({"rate": 0.2}, "setting"),
+    "rounds": ({"rounds": 9}, "problem"),
+    "rate": ({"rate": 0.2}, "problem"),
 }
 
 

@@ -64,14 +64,14 @@ def test_without_a_file_it_is_the_embedded_experiment():
 def test_the_budget_makes_the_mean_depth_what_was_asked():
     for depth, iterations in ((0.15, 1), (0.6, 1), (0.5, 3)):
         changes = [f"training.depth={depth}", f"training.local_iterations={iterations}", "fleet.upload=0.05"]
-        setting = build_experiment(load_run(None, [*changes, "strategy.name=drop"])).strategy.setting
+        setting = build_experiment(load_run(None, [*changes, "strategy.name=drop"])).strategy.problem
         steps, T = setting.layers * iterations, setting.uniform_deadline
         found = mean_depth(steps, T, setting.compute, setting.upload, setting.batch)
         assert found == pytest.approx(depth, rel=1e-9)
 
 
 def test_a_budget_is_taken_as_it_is():
-    setting = build_experiment(load_run(None, ["training.budget=77", "training.rounds=7"])).strategy.setting
+    setting = build_experiment(load_run(None, ["training.budget=77", "training.rounds=7"])).strategy.problem
     assert (setting.budget, setting.rounds, setting.uniform_deadline) == (77.0, 7, 11.0)
 
 
@@ -84,16 +84,16 @@ def test_the_seed_decides_weights_fleet_and_partition_and_the_strategy_does_not(
         assert torch.equal(w, other.model.state_dict()[name])
         assert not torch.equal(w, third.model.state_dict()[name])
     assert one.partition == other.partition != third.partition
-    assert np.array_equal(one.strategy.setting.compute, other.strategy.setting.compute)
-    assert one.strategy.setting.constants == other.strategy.setting.constants
-    assert one.strategy.setting.constants != third.strategy.setting.constants
+    assert np.array_equal(one.strategy.problem.compute, other.strategy.problem.compute)
+    assert one.strategy.problem.constants == other.strategy.problem.constants
+    assert one.strategy.problem.constants != third.strategy.problem.constants
 
 
 def test_constants_are_estimated_unless_they_are_given():
-    estimated = build_experiment(load_run(None)).strategy.setting.constants
+    estimated = build_experiment(load_run(None)).strategy.problem.constants
     assert len(estimated.G2) == 3
     assert estimated.sigma2 > 0
-    given = build_experiment(load_run(None, ["constants.sigma2=5.0", "constants.G2=2.0"])).strategy.setting.constants
+    given = build_experiment(load_run(None, ["constants.sigma2=5.0", "constants.G2=2.0"])).strategy.problem.constants
     assert (given.sigma2, given.G2) == (5.0, 2.0)
 
 
@@ -131,7 +131,7 @@ def test_a_file_is_read_and_changes_take_the_place_of_its_keys(tmp_path):
     assert (said.data.partition, said.data.alpha) == ("iid", 0.3)
     assert said.learning_rate.build() == InverseDecay(0.2, 50.0)
     experiment = build_experiment(said)
-    assert experiment.strategy.setting.compute.tolist() == [12.0, 12.0, 12.0, 30.0]
+    assert experiment.strategy.problem.compute.tolist() == [12.0, 12.0, 12.0, 30.0]
     assert experiment.strategy.label == "salf (average over all)"
 
 
@@ -304,7 +304,7 @@ def test_a_first_layer_that_hardly_ever_arrives_is_noted():
     ids=["uniform", "two classes", "lognormal", "phones"],
 )
 def test_fleets_are_of_their_kind(changes, speeds, uploads):
-    setting = build_experiment(load_run(None, ["fleet.devices=12", "strategy.name=drop", *changes])).strategy.setting
+    setting = build_experiment(load_run(None, ["fleet.devices=12", "strategy.name=drop", *changes])).strategy.problem
     assert setting.devices == 12
     assert speeds[0] <= setting.compute.min() <= setting.compute.max() <= speeds[1]
     assert uploads[0] <= setting.upload.min() <= setting.upload.max() <= uploads[1]
@@ -314,7 +314,7 @@ def test_fleets_are_of_their_kind(changes, speeds, uploads):
 
 def test_a_fleet_may_come_from_a_csv_file(tmp_path):
     (tmp_path / "fleet.csv").write_text("compute,upload,count\n10,0.1,3\n20,0,2\n")
-    setting = build_experiment(load_run(None, [f"fleet.file='{tmp_path / 'fleet.csv'}'"])).strategy.setting
+    setting = build_experiment(load_run(None, [f"fleet.file='{tmp_path / 'fleet.csv'}'"])).strategy.problem
     assert setting.compute.tolist() == [10, 10, 10, 20, 20]
     assert setting.upload.tolist() == [0.1, 0.1, 0.1, 0, 0]
 
@@ -484,7 +484,7 @@ def test_layers_can_be_given():
     changes = ["model.layers=[['dense1', 'dense2'], ['dense3']]"]
     experiment = build_experiment(load_run(None, changes))
     assert [len(layer.parameters) for layer in experiment.layers] == [4, 2]
-    assert experiment.strategy.setting.layers == 2
+    assert experiment.strategy.problem.layers == 2
 
 
 # -- comparisons

@@ -19,17 +19,20 @@ from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
 from adelfl.learning_rate import ConstantRate
+from adelfl.planner import Problem
 from adelfl.record import RunRecord, RunWriter
 from adelfl.simulation import TrainingError, simulate
-from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
+from adelfl.simulation.draws import draw_rows
 from adelfl.simulation.world import World
-from adelfl.strategies import Orders, Setting, find_strategy
+from adelfl.strategies import Orders, find_strategy
 from adelfl.summary import FINAL_MOMENTS, Summary
 from adelfl.theory.participation import delivery, expected_depth
 from support.small_worlds import (
     EVERY_STRATEGY,
+    cohort_of,
     dataset_of,
     draw_progress,
+    draw_round,
     experiment_of,
     furthest,
     run,
@@ -235,12 +238,12 @@ def test_samples_are_drawn_evenly_and_with_replacement():
 
 def test_cohorts_are_distinct_devices_of_the_whole_fleet_drawn_evenly():
     setting = setting_of(3, fleet=Fleet.of(20.0, 0.0, 40), cohort=10)
-    drawn = [draw_cohort(setting, 0, t) for t in range(2000)]
+    drawn = [cohort_of(setting, 0, t) for t in range(2000)]
     assert all(np.all(np.diff(devices) > 0) for devices in drawn)
     counts = np.bincount(np.concatenate(drawn), minlength=40)
     # Each device is in a cohort with probability 1/4: 500 ± 19.4 times.
     assert np.all(np.abs(counts - 500) < 4 * 19.4)
-    assert np.array_equal(draw_cohort(setting_of(3), 0, 5), np.arange(5))
+    assert np.array_equal(cohort_of(setting_of(3), 0, 5), np.arange(5))
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
@@ -491,7 +494,7 @@ def test_every_row_is_reported_as_it_is_kept():
 @pytest.mark.parametrize("dropout", [0.1, 0.3])
 def test_devices_drop_out_as_often_as_said_and_for_every_strategy_alike(dropout):
     fleet = Fleet.lognormal(50, compute=1000.0, sigma=0.5, seed=0)
-    setting = Setting(fleet, 3, 40, 400.0, 4, ConstantRate(0.1))
+    setting = Problem(fleet, 3, 40, 400.0, ConstantRate(0.1), batch=4)
     everybody, luck = np.arange(50), []
     for deadline in (10.0, np.inf):
         gone = []

@@ -17,15 +17,15 @@ from adelfl.latency import Exponential
 from adelfl.learning.work import RoundWork
 from adelfl.planner.crew import Crew
 from adelfl.schedule import Schedule
-from adelfl.simulation.draws import draw_cohort, draw_rows
+from adelfl.simulation.draws import draw_rows
 from adelfl.strategies import BUILT_IN, Progress, Strategy, adel, find_strategy, strategy_names
 from adelfl.strategies.adel import Adel
 from adelfl.strategies.adel_paper import AdelPaper
-from adelfl.strategies.base import Outcome
 from adelfl.strategies.drop import Drop
 from adelfl.strategies.heterofl import WIDTHS, HeteroFL
 from adelfl.strategies.merge import Gradients, layerwise
 from adelfl.strategies.oracle import Oracle
+from adelfl.strategies.rounds import Outcome
 from adelfl.strategies.salf import Salf
 from adelfl.strategies.wait import Wait
 from adelfl.theory import tight
@@ -34,6 +34,7 @@ from adelfl.theory.spread import Spread
 from support.small_worlds import (
     EVERY_STRATEGY,
     after_one_round,
+    cohort_of,
     draw_progress,
     experiment_of,
     run,
@@ -56,8 +57,8 @@ def schedule_of(setting):
 
 def round_of(strategy, t=0, seed=0, devices=None):
     """Orders, progress and A of a round, with the luck of a seed."""
-    setting = strategy.setting
-    devices = draw_cohort(setting, seed, t) if devices is None else devices
+    setting = strategy.problem
+    devices = cohort_of(setting, seed, t) if devices is None else devices
     orders = strategy.orders(t, devices)
     progress, _ = draw_progress(setting, Exponential(), seed, t, devices, orders)
     return orders, progress, strategy.weights(t, progress)
@@ -325,7 +326,7 @@ def test_a_plan_for_cohorts_is_not_the_plan_for_everybody():
 
 def outcome_of(strategy, t, z, left):
     """Everybody took part in round t and came so far."""
-    devices = strategy.setting.everybody
+    devices = strategy.problem.everybody
     orders = strategy.orders(t, devices)
     seconds = np.full(devices.size, orders.deadline)
     return Outcome(t, devices, orders.batch, np.asarray(z), seconds, np.zeros(devices.size), left)
@@ -430,7 +431,7 @@ def test_wait_stops_before_the_budget_is_spent():
     memory = run(experiment_of("wait", depth=0.9, rounds=40))
     done = memory.result["rounds"]
     assert 0 < done < 40
-    setting = experiment_of("wait", depth=0.9, rounds=40).strategy.setting
+    setting = experiment_of("wait", depth=0.9, rounds=40).strategy.problem
     assert memory.rows[-1]["time"] <= setting.budget
     everybody = np.arange(setting.devices)
     _, next_round = draw_progress(setting, Exponential(), 1, done, everybody, Wait(setting).orders(done, everybody))
@@ -447,8 +448,10 @@ def test_wait_in_a_budget_shorter_than_its_first_round_keeps_the_initial_model()
 def test_the_oracle_delivers_everything_whatever_the_speed():
     setting = setting_of(3, budget=1e-6)
     _, progress, A = round_of(Oracle(setting))
-    assert progress.finished.all()
     assert np.all(A == 1 / 5)
+    assert not progress.finished.any()  # the strategy does not overrule physics
+    rows = run(experiment_of("oracle", setting=setting)).rows
+    assert all(row["depth"] == [3] * 5 for row in rows[1:])  # its world does
 
 
 def test_options_that_are_not_known_are_refused():
@@ -491,11 +494,11 @@ def test_a_name_that_is_not_a_strategy_is_one_sentence(name, sentence):
 
 
 OUTSIDE = '''
-from adelfl.strategies.base import Orders, Strategy, fixed_batch
+from adelfl.strategies.rounds import Orders, RoundStrategy, fixed_batch
 import numpy as np
 
 
-class Fastest(Strategy):
+class Fastest(RoundStrategy):
     """Average the devices that finished, but no more than the first few of them."""
 
     name = "fastest"
@@ -505,8 +508,8 @@ class Fastest(Strategy):
         self.most = int(most)
 
     def orders(self, t, devices):
-        T = self.setting.uniform_deadline
-        return Orders(T, fixed_batch(self.setting, devices, T))
+        T = self.problem.uniform_deadline
+        return Orders(T, fixed_batch(self.problem, devices, T))
 
     def weights(self, t, progress):
         chosen = progress.finished & (np.cumsum(progress.finished) <= self.most)

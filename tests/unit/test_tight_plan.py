@@ -42,7 +42,7 @@ def test_a_plan_uses_the_whole_budget_and_is_no_worse_than_a_uniform_one(problem
     found = plan(problem)
     assert found.schedule.deadlines.sum() == pytest.approx(problem.budget)
     assert found.schedule.deadlines.min() > 0
-    uniform = np.full(problem.rounds, problem.mean_deadline)
+    uniform = np.full(problem.rounds, problem.uniform_deadline)
     level = true_excess(problem, uniform, found.uniform.m)
     assert true_excess(problem, found.schedule.deadlines, found.m) <= level * 1.02
     assert found.objective == "tight"

@@ -9,11 +9,10 @@ from adelfl.config.build import build_experiment
 from adelfl.config.run import load_run
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential, Latency, Law
-from adelfl.simulation.draws import draw_round
 from adelfl.simulation.world import World, misjudged
 from adelfl.strategies import Orders, find_strategy
-from adelfl.strategies.base import Outcome
-from support.small_worlds import experiment_of, run, same_bits, setting_of
+from adelfl.strategies.rounds import Outcome
+from support.small_worlds import draw_round, experiment_of, run, same_bits, setting_of
 
 FLEET = Fleet.lognormal(200, compute=16.0, sigma=0.5, seed=1)
 EVERYBODY = np.arange(200)
@@ -82,14 +81,14 @@ def test_a_misjudged_fleet_differs_by_the_factors_alone():
 def test_strategies_are_told_what_is_believed_and_time_passes_as_it_is():
     said = load_run(None, ["fleet.misjudged=2.0", "latency.law=gamma", "latency.known=false", "fleet.dropout=0.1"])
     experiment = build_experiment(said)
-    setting, real = experiment.strategy.setting, experiment.world
+    setting, real = experiment.strategy.problem, experiment.world
     assert setting.compute == pytest.approx(2.0 * real.compute)
     assert isinstance(setting.latency, Exponential)
     assert real.latency.law.name == "gamma"
     assert real.dropout == 0.1
     assert real.budget == setting.budget
     calm = build_experiment(load_run(None, []))
-    assert calm.strategy.setting.budget == setting.budget  # mean depth is that of the real fleet
+    assert calm.strategy.problem.budget == setting.budget  # mean depth is that of the real fleet
 
 
 def test_layers_cost_what_their_multiplications_do():
@@ -97,7 +96,7 @@ def test_layers_cost_what_their_multiplications_do():
     latency = experiment.world.latency
     assert latency.costs == (64 * 32, 32 * 16, 16 * 10)
     assert latency.shares == tuple(4.0 * n for n in (64 * 32 + 32, 32 * 16 + 16, 16 * 10 + 10))
-    assert experiment.strategy.setting.latency is latency
+    assert experiment.strategy.problem.latency is latency
 
 
 def test_a_run_with_other_laws_keeps_its_budget_and_learns():
@@ -105,7 +104,7 @@ def test_a_run_with_other_laws_keeps_its_budget_and_learns():
     changes += ["latency.forward=0.5", "latency.upload_law=gamma", "latency.costs=[3.0,1.0,1.0]", "fleet.drift=0.5"]
     memory = run(build_experiment(load_run(None, changes)))
     assert memory.result["rounds"] == 10
-    assert memory.rows[-1]["time"] <= build_experiment(load_run(None, changes)).strategy.setting.budget * (1 + 1e-9)
+    assert memory.rows[-1]["time"] <= build_experiment(load_run(None, changes)).strategy.problem.budget * (1 + 1e-9)
     assert memory.result["final_accuracy"] > 0.15
 
 

@@ -56,7 +56,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="KEY=LOW:HIGH[:POINTS]",
-            help="What if: plan over a range of budget, of rounds, or without the slowest devices, and name the knee.",
+            help="Plan for each value in a range of budget or rounds, or without the slowest devices.",
         ),
     ] = None,
 ) -> None:

@@ -97,9 +97,11 @@ def _build_experiment(said: RunFile) -> Experiment:
 
     from adelfl.latency import Exponential
     from adelfl.learning.engines import LocalWork, keep_memory
+    from adelfl.planner import Problem
+    from adelfl.runtime.server_step import ServerStep
     from adelfl.simulation import Experiment
     from adelfl.simulation.world import World, misjudged
-    from adelfl.strategies import Setting, find_strategy
+    from adelfl.strategies import find_strategy
 
     torch.set_num_threads(said.engine.threads)
     keep_memory()
@@ -112,7 +114,7 @@ def _build_experiment(said: RunFile) -> Experiment:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(said, model, layers, dataset)
     budget = budget_for(t, fleet, len(layers))
-    setting = Setting(
+    problem = Problem(
         fleet=misjudged(fleet, said.fleet.misjudged, said.fleet.misjudged_each, seed),
         layers=len(layers),
         rounds=t.rounds,
@@ -127,11 +129,11 @@ def _build_experiment(said: RunFile) -> Experiment:
     )
     kind = find_strategy(said.strategy.name)
     try:
-        inspect.signature(kind).bind(setting, **said.strategy.options)
+        inspect.signature(kind).bind(problem, **said.strategy.options)
     except TypeError as trouble:
         raise ConfigError(f"strategy.options: {said.strategy.name} does not take these ({trouble})") from None
     with users_code(f"strategy {said.strategy.name} cannot be made"):
-        strategy = kind(setting, **said.strategy.options)
+        strategy = kind(problem, **said.strategy.options)
     return Experiment(
         dataset=dataset,
         partition=partition,
@@ -144,6 +146,7 @@ def _build_experiment(said: RunFile) -> Experiment:
         device=said.engine.device,
         evaluations=t.evaluations,
         oversample=t.oversample,
+        server_step=ServerStep(said.server.step, said.server.lr, said.server.beta1, said.server.beta2, said.server.tau),
         world=World(
             fleet,
             seed,

@@ -84,7 +84,7 @@ def load_problem(path: Path, fleet_file: Path | None = None) -> Problem:
             constants=said.constants.build(),
             cohort=sizes.cohort,
             local_iterations=sizes.local_iterations,
-            baseline_batch=sizes.baseline_batch,
+            batch=sizes.baseline_batch,
         )
     except ValidationError as trouble:
         raise ConfigError(f"{path}: {first_mistake(PlanFile, trouble)}") from None

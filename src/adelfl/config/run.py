@@ -31,6 +31,7 @@ from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import LawName
 from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_RUN_BUDGET
 from adelfl.plugins import import_object
+from adelfl.runtime.server_step import ServerStepName
 from adelfl.summary import MAX_EVALUATIONS
 
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
@@ -190,6 +191,16 @@ class StrategySection(Section):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+class ServerSection(Section):
+    """[server]: what the server does with merged changes."""
+
+    step: ServerStepName = "sgd"
+    lr: Positive | None = None
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.99, ge=0, lt=1)
+    tau: Positive = 1e-3
+
+
 class EngineSection(Section):
     """[engine]."""
 
@@ -210,6 +221,7 @@ class RunFile(Section):
     learning_rate: RateSection = Field(default_factory=RateSection)
     constants: ConstantsSection | None = None
     strategy: StrategySection = Field(default_factory=StrategySection)
+    server: ServerSection = Field(default_factory=ServerSection)
     engine: EngineSection = Field(default_factory=EngineSection)
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ import numpy as np
 
 from adelfl.flower.nodes import Node
 from adelfl.flower.terms import Plan, Round
-from adelfl.strategies.base import Floats, Outcome
+from adelfl.strategies.rounds import Floats, Outcome
 from adelfl.theory.spread import Spread
 from adelfl.updates import Shape
 
@@ -21,7 +21,7 @@ def look_back(current: Round, plan: Plan, nodes: Mapping[int, Node], shape: Shap
     outcome = outcome_of(current, plan, nodes, left)
     strategy.observe(outcome)
     if strategy.looks_at(outcome.t):
-        strategy.learn(spread_of(current, shape, rate, strategy.setting.spread.sigma2))
+        strategy.learn(spread_of(current, shape, rate, strategy.problem.spread.sigma2))
 
 
 def outcome_of(current: Round, plan: Plan, nodes: Mapping[int, Node], left: float) -> Outcome:

@@ -129,7 +129,7 @@ def rehearse_on_flower(experiment: Experiment) -> None:
     """Find out what would stop a run before it begins."""
     if importlib.util.find_spec("ray") is None:
         raise MissingExtraError("ray", "scale")
-    if experiment.strategy.orders(0, np.arange(1)).width is not None:
+    if experiment.strategy.submodels:
         raise ConfigError("engine 'flower' trains whole models; HeteroFL's submodels need another engine")
     rehearse(replace(experiment, engine="loop"))
 
@@ -165,13 +165,13 @@ def simulate_on_flower(
             trouble.append(error)
             raise
 
-    setting = experiment.strategy.setting
+    problem = experiment.strategy.problem
     logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
         run_simulation(
             server,
             client_app,
-            num_supernodes=setting.cohort or setting.devices,
+            num_supernodes=problem.cohort or problem.devices,
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": _gpus(experiment.device)}},
         )
     except Exception as error:

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from adelfl.clock import Clock
-from adelfl.errors import AdelError, InfeasibleBudgetError
+from adelfl.errors import AdelError, ConfigError, InfeasibleBudgetError
 from adelfl.flower.exchange import Exchange, Reply
 from adelfl.flower.hindsight import look_back
 from adelfl.flower.nodes import Node, check_lags, fleet_of
 from adelfl.flower.protocol import Report, Task
 from adelfl.flower.replies import estimate, files_of, metrics_of, moved_by
 from adelfl.flower.terms import Plan, Rest, Round, Terms
-from adelfl.planner import Constants
+from adelfl.planner import Constants, Problem
 from adelfl.seeds import rng_for
-from adelfl.strategies import Strategy, find_strategy
-from adelfl.strategies.base import Ints, Progress, Setting
+from adelfl.strategies import find_strategy
+from adelfl.strategies.rounds import Ints, Progress, RoundStrategy
 from adelfl.updates import Array, Gate, Reason, Shape, Update, UpdateRejected
 
 log = logging.getLogger("flwr")
@@ -153,12 +153,12 @@ class Session:
         if self.plan is not None:
             plan.inherit(self.plan)
         self.plan, self.rounds = plan, t + strategy.rounds
-        if strategy.setting.rounds < asked:
+        if strategy.problem.rounds < asked:
             log.warning(
                 "%d rounds do not fit into %.1f s, since %.1f s of each are not computing: %d are planned",
-                asked, left, lag, strategy.setting.rounds,
+                asked, left, lag, strategy.problem.rounds,
             )  # fmt: skip
-        self.exchange.patience = _PATIENCE * max(1.0, strategy.setting.uniform_deadline)
+        self.exchange.patience = _PATIENCE * max(1.0, strategy.problem.uniform_deadline)
         log.info("%s: %d rounds, %d nodes, %.1f s left", strategy.label, strategy.rounds, len(nodes), left)
         for note in strategy.notes:
             log.info("%s", note)
@@ -167,9 +167,9 @@ class Session:
         """Seconds of the budget that so many more rounds may take, without what lies between them."""
         return max(1e-9, self.terms.budget - self.clock.now() - rounds * self.between)
 
-    def _strategy(self, nodes: list[Node], t: int, rounds: int, left: float) -> Strategy:
+    def _strategy(self, nodes: list[Node], t: int, rounds: int, left: float) -> RoundStrategy:
         cohort = max(2, self.terms.min_train_nodes, round(self.terms.fraction_train * len(nodes)))
-        setting = Setting(
+        problem = Problem(
             fleet=fleet_of(nodes),
             layers=self.L,
             rounds=rounds,
@@ -181,11 +181,14 @@ class Session:
             local_iterations=self.terms.local_iterations,
             samples=None if self.terms.oversample else [node.rows or math.inf for node in nodes],
         )
-        check_lags(nodes, max(2, self.terms.min_reports), setting.uniform_deadline)
+        check_lags(nodes, max(2, self.terms.min_reports), problem.uniform_deadline)
         options = dict(self.terms.options)
         if self.plan is not None:  # how many rounds there are was chosen once
             options.pop("rounds", None)
-        return find_strategy(self.terms.method)(setting, **options)
+        strategy = find_strategy(self.terms.method)(problem, **options)
+        if not isinstance(strategy, RoundStrategy):
+            raise ConfigError(f"method {self.terms.method!r} is not synchronous; a deployment has rounds")
+        return strategy
 
     # -- a round
 
@@ -242,9 +245,9 @@ class Session:
         Where there are too few, some are waited for, but no longer than a mean round.
         """
         assert self.plan is not None
-        setting = self.plan.strategy.setting
+        problem = self.plan.strategy.problem
         needed = min(len(self.plan.nodes), max(1, self.terms.min_train_nodes))
-        patience = min(self.terms.budget - self.between, self.clock.now() + setting.budget / setting.rounds)
+        patience = min(self.terms.budget - self.between, self.clock.now() + problem.budget / problem.rounds)
         while True:
             idle = set(self.exchange.nodes()) - self.exchange.busy
             free = np.array([i for i, n in enumerate(self.plan.nodes) if n in idle], dtype=np.int64)
@@ -252,8 +255,8 @@ class Session:
                 break
             for reply in self.exchange.gather({-1}, t + 1, min(patience, self.clock.now() + _IDLE_POLL)):
                 self.too_late(reply)
-        if setting.cohort is not None and free.size > setting.cohort:
-            free = np.sort(rng_for(self.terms.seed, "cohort", t).choice(free, setting.cohort, replace=False))
+        if problem.cohort is not None and free.size > problem.cohort:
+            free = np.sort(rng_for(self.terms.seed, "cohort", t).choice(free, problem.cohort, replace=False))
         return free
 
     def _task(self, number: int, batch: int, seconds: float, node: Node | None) -> Task:

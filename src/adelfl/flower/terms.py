@@ -15,8 +15,7 @@ from adelfl.errors import ConfigError
 from adelfl.flower.protocol import Task
 from adelfl.learning_rate import LearningRate
 from adelfl.planner import Constants
-from adelfl.strategies import Strategy
-from adelfl.strategies.base import Floats, Ints, Orders
+from adelfl.strategies.rounds import Floats, Ints, Orders, RoundStrategy
 from adelfl.updates import Gate, Update
 
 METHODS = ("adel", "adel-paper", "salf", "drop", "wait")
@@ -83,7 +82,7 @@ class Rest:
 class Plan:
     """What the method decided, from a round on."""
 
-    strategy: Strategy
+    strategy: RoundStrategy
     nodes: tuple[int, ...]
     first: int
 

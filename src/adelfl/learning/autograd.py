@@ -76,7 +76,6 @@ class AutogradPass(Pass):
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...], x: Tensor) -> None:
         self.model = model
         parameters = dict(model.named_parameters())
-        self.reads_much = False
         self.order = [name for layer in reversed(layers) for name in layer.parameters]
         self.parameters = [parameters[name] for name in self.order]
         if {p.dtype for p in self.parameters} - {torch.float32, torch.float64}:

@@ -103,7 +103,6 @@ class ChainPass(Pass):
         name_of = {id(value): name for name, value in model.named_parameters()}
         names = [[name_of[id(p)] for p in module.parameters(recurse=False)] for module in chain]
         lowest = next(k for k, n in enumerate(names) if n)  # no gradient is wanted below
-        self.reads_much = isinstance(chain[lowest], nn.Linear)
         self.order = [name for k in reversed(range(lowest, len(chain))) for name in names[k]]
         # The way back, operation by operation: its layer (that of the parametrised one before it, if it has no
         # parameters), the operation above, and what gives its parameters' gradients.

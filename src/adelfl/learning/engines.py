@@ -25,7 +25,7 @@ EngineName = Literal["auto", "fused", "stacked", "loop", "flower"]
 
 @dataclass(frozen=True, kw_only=True)
 class LocalWork:
-    """How devices train; the number of local iterations is the strategy's, ``Setting.local_iterations``.
+    """How devices train; the number of local iterations is the strategy's, ``Problem.local_iterations``.
 
     Attributes
     ----------

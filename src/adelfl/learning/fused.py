@@ -16,7 +16,6 @@ There are two passes that do this: :mod:`adelfl.learning.chain` walks chains of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,20 +32,20 @@ from adelfl.learning.chain import ChainPass, chain_of
 from adelfl.learning.layers import Layer
 from adelfl.learning.loop import Loop
 from adelfl.learning.passes import CannotFuse, Pass, Rows
-from adelfl.learning.work import Engine, Ints, RoundWork, Samples
+from adelfl.learning.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
 
 _REPEATED = 0.03  # share of a round's draws that must be repeats for merging them to be worth while
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What is done to some parameters at the end of a round: w ← (1 − η decay)·w − η scale·gradient.
+    """How the change of some parameters is made: −η decay·w − η scale·gradient.
 
     ``places`` are those of their gradients on the way back.
     """
 
     places: list[int]
-    parameters: list[Tensor]
+    names: list[str]
     scale: float
     decay: float
 
@@ -101,24 +100,23 @@ class Fused(Engine):
         self.samples = samples
         self.weight_decay = weight_decay
         self.walk = _pass_for(model, layers, samples)
-        self.inputs = samples.inputs_from_bytes() if self.walk.reads_much else samples.inputs
         self.one_by_one = partial(Loop, model, layers, samples, weight_decay)
         parameters, order = dict(model.named_parameters()), self.walk.order
-        self.parameters = [parameters[name].detach() for name in order]
+        self.parameters = {name: parameters[name].detach() for name in order}
         self.places = [[order.index(name) for name in layer.parameters] for layer in layers]
-        self.dtype = self.parameters[0].dtype
+        self.dtype = self.parameters[order[0]].dtype
         self._seen = np.empty(samples.y.shape[0], dtype=np.int32)
         self._last: tuple[tuple[bytes, bytes, bytes], _Layout] = ((b"", b"", b""), _Layout([], []))
 
-    def run(self, work: RoundWork) -> float:
+    def run(self, work: RoundWork) -> Change:
         """Do one round."""
         return self.prepare(work)()
 
-    def prepare(self, work: RoundWork) -> Callable[[], float]:
+    def prepare(self, work: RoundWork) -> Callable[[], Change]:
         """Sort the rows and find their weights; what is left to do is the pass."""
         work = work.deepest_first()
         if work.sizes.size == 0:
-            return lambda: math.nan
+            return lambda: NOTHING
         draws = _Draws(work.rows[0], work.sizes).merged(self._seen)
         if draws.times is not None:
             layout = self._layout(work, draws)
@@ -155,29 +153,32 @@ class Fused(Engine):
         for l, places in enumerate(self.places):
             if reach[l]:
                 alike.setdefault((float(A[0, l]) if same[l] else 1.0, float(decay[l])), []).extend(places)
-        return _Layout(parts, [_Step(n, [self.parameters[k] for k in n], *how) for how, n in alike.items()])
+        return _Layout(parts, [_Step(n, [self.walk.order[k] for k in n], *how) for how, n in alike.items()])
 
     def _floats(self, values: NDArray[np.floating[Any]]) -> Tensor:
         # A copy in torch's memory: where NumPy's begins is a matter of chance, and it can move the last bit of a sum.
         return self.samples.tensor(values).to(self.dtype, copy=True)
 
-    def _do(self, layout: _Layout, samples: list[tuple[Tensor, Tensor]], work: RoundWork) -> float:
+    def _do(self, layout: _Layout, samples: list[tuple[Tensor, Tensor]], work: RoundWork) -> Change:
         total: list[Tensor] = []
         try:
             with self.walk.mode():
                 losses = [
-                    self.walk.gradients(self.inputs(index), labels, part, total)
+                    self.walk.gradients(self.samples.inputs(index), labels, part, total)
                     for part, (index, labels) in zip(layout.parts, samples, strict=True)
                 ]
         except CannotFuse:  # so many rows are another thing to the model than few: one by one, then
             return self.one_by_one().run(work)
         eta = work.eta
-        with torch.inference_mode():  # the weights themselves stay ordinary tensors
+        found: dict[str, Tensor] = {}
+        with torch.inference_mode():
             for step in layout.steps:
+                changes = [total[k] for k in step.places]
+                torch._foreach_mul_(changes, -eta * step.scale)
                 if step.decay:
-                    torch._foreach_mul_(step.parameters, 1.0 - eta * step.decay)
-                torch._foreach_add_(step.parameters, [total[k] for k in step.places], alpha=-eta * step.scale)
-            return -sum(map(float, losses)) / work.sizes.size
+                    torch._foreach_add_(changes, [self.parameters[n] for n in step.names], alpha=-eta * step.decay)
+                found.update(zip(step.names, changes, strict=True))
+        return Change(found, {}, -sum(map(float, losses)) / work.sizes.size)
 
 
 def _pass_for(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> Pass:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from adelfl.learning.submodel import Submodel, load, shrink
-from adelfl.learning.work import Engine, RoundWork
+from adelfl.learning.work import NOTHING, Change, Engine, RoundWork
 
 
 class Hetero(Engine):
@@ -33,10 +32,11 @@ class Hetero(Engine):
         self._part(width)
 
     @torch.no_grad()
-    def run(self, work: RoundWork) -> float:
+    def run(self, work: RoundWork) -> Change:
         """Do one round; A[u,l] is 1 for those who count."""
         assert work.width is not None
-        full = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        parameters, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        full = parameters | buffers
         change = {name: torch.zeros_like(w) for name, w in full.items()}
         holders = {name: torch.zeros_like(w) for name, w in full.items()}
         counts = work.contributes
@@ -45,20 +45,27 @@ class Hetero(Engine):
             chosen = np.flatnonzero(counts & (work.width == width))
             submodel, engine = self._part(float(width))
             load(submodel, full)
-            before = {name: w.detach().clone() for name, w in submodel.model.named_parameters()}
             with torch.enable_grad():
-                loss += engine.run(replace(work.only(chosen), width=None)) * chosen.size
+                part = engine.run(replace(work.only(chosen), width=None))
+            loss += part.loss * chosen.size
             devices += chosen.size
-            for name, w in submodel.model.named_parameters():
+            for name in parameters:
                 where = submodel.slices[name]
-                change[name][where] += w - before[name]
+                if name in part.parameters:
+                    change[name][where] += part.parameters[name]
                 holders[name][where] += chosen.size
-            # Running statistics of batch norm: the engine left the mean of this width's devices.
-            for name, b in submodel.model.named_buffers():
+            # Running statistics of batch norm: the engine found the mean of this width's devices.
+            for name in buffers:
                 where = submodel.buffer_slices[name]
-                change[name][where] += (b - full[name][where]) * chosen.size
+                if name in part.buffers:
+                    change[name][where] += (part.buffers[name].to(full[name].dtype) - full[name][where]) * chosen.size
                 holders[name][where] += chosen.size
-        for name, value in full.items():
-            step = change[name] / holders[name].clamp(min=1)
-            value.add_(step if value.is_floating_point() else step.round().to(value.dtype))
-        return loss / devices if devices else math.nan
+        if not devices:
+            return NOTHING
+        steps = {name: change[name] / holders[name].clamp(min=1) for name in full}
+        moved = {name: b + _whole(steps[name], b) for name, b in buffers.items()}
+        return Change({name: steps[name] for name in parameters}, moved, loss / devices)
+
+
+def _whole(step: Tensor, like: Tensor) -> Tensor:
+    return step if like.is_floating_point() else step.round().to(like.dtype)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from adelfl.learning.layers import Layer
 from adelfl.learning.masks import seeded
 from adelfl.learning.stateless import Stateless
-from adelfl.learning.work import Engine, Ints, RoundWork, Samples
+from adelfl.learning.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
 from adelfl.updates import Merge
 
 
@@ -45,7 +45,7 @@ class Local:
 
 
 class Loop(Engine):
-    """Each device trains for itself from the round's weights; then w^l ← w^l + Σ_u A[u,l] (w_u^l − w^l)."""
+    """Each device trains for itself from the round's weights; the change is Σ_u A[u,l] (w_u^l − w^l)."""
 
     name = "loop"
 
@@ -62,7 +62,7 @@ class Loop(Engine):
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.buffers = dict(model.named_buffers())
 
-    def run(self, work: RoundWork) -> float:
+    def run(self, work: RoundWork) -> Change:
         """Do one round."""
         merge = Merge[Tensor]([layer.parameters for layer in self.layers])
         change = {name: torch.zeros_like(b, dtype=_summed_in(b)) for name, b in self.buffers.items()}
@@ -73,16 +73,14 @@ class Loop(Engine):
             for name, b in local.buffers.items():
                 change[name] += b.to(change[name]) - self.buffers[name].to(change[name])
         if not losses:
-            return math.nan
-        with torch.no_grad():
-            for name, step in merge.total.items():
-                self.parameters[name].add_(step)
-            for name, b in self.buffers.items():
-                # Running statistics of batch norm: the mean over those who contributed. What nobody changed stays.
-                if change[name].any():
-                    mean = b.to(change[name]) + change[name] / len(losses)
-                    b.copy_(mean if b.is_floating_point() else mean.round())
-        return sum(losses) / len(losses)
+            return NOTHING
+        buffers = {}
+        for name, b in self.buffers.items():
+            # Running statistics of batch norm: the mean over the devices that contributed. What none changed stays.
+            if change[name].any():
+                mean = b.to(change[name]) + change[name] / len(losses)
+                buffers[name] = mean if b.is_floating_point() else mean.round()
+        return Change(merge.total, buffers, sum(losses) / len(losses))
 
     def locals(self, work: RoundWork) -> Iterator[Local]:
         """Each device's work, in the order of their numbers."""

@@ -43,8 +43,6 @@ class Pass(Protocol):
 
     order: list[str]
     """The parameters in the order in which the way back comes to them."""
-    reads_much: bool
-    """Whether getting the rows is much of the work, so that it is worth while to have them as bytes."""
 
     def mode(self) -> AbstractContextManager[object]:
         """What of autograd must be on or off, from the gathering of the rows on."""

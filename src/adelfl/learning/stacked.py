@@ -7,7 +7,6 @@ batches are filled up with rows of weight zero.
 
 from __future__ import annotations
 
-import math
 import warnings
 from copy import deepcopy
 from typing import Any
@@ -20,7 +19,7 @@ from torch.nn import functional
 
 from adelfl.learning.layers import Layer
 from adelfl.learning.stateless import Stateless
-from adelfl.learning.work import Engine, RoundWork, Samples
+from adelfl.learning.work import NOTHING, Change, Engine, RoundWork, Samples
 
 _CHUNK_BYTES = 256 << 20
 
@@ -71,11 +70,11 @@ class Stacked(Engine):
 
         self.step = _step_of(model)
 
-    def run(self, work: RoundWork) -> float:
+    def run(self, work: RoundWork) -> Change:
         """Do one round."""
         chosen = np.flatnonzero(work.contributes)
         if chosen.size == 0:
-            return math.nan
+            return NOTHING
         # Like batch sizes together, so that little is filled up.
         chosen = chosen[np.argsort(work.sizes[chosen], kind="stable")]
         row = self.samples.x[0].numel() * self.samples.x.element_size()
@@ -85,10 +84,7 @@ class Stacked(Engine):
         losses = 0.0
         for low in range(0, chosen.size, at_once):
             losses += self._chunk(work.only(chosen[low : low + at_once]), total)
-        with torch.no_grad():
-            for name, p in self.parameters.items():
-                p.add_(total[name])
-        return losses / chosen.size
+        return Change(total, {}, losses / chosen.size)
 
     def _chunk(self, work: RoundWork, total: dict[str, Tensor]) -> float:
         U, S, L = work.sizes.size, int(work.sizes.max()), work.progress.layers

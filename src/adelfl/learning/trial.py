@@ -14,7 +14,7 @@ from adelfl.learning.layers import Layer
 from adelfl.learning.loop import Loop
 from adelfl.learning.stacked import why_not_stacked
 from adelfl.learning.work import RoundWork, Samples
-from adelfl.strategies.base import Progress
+from adelfl.strategies.rounds import Progress
 
 _SIZES = np.array([2, 1, 17, 1, 9, 4])  # two devices for each of three depths
 _NEAR = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single precision rounding may decide a ReLU
@@ -66,9 +66,10 @@ def _steps(
     with torch.no_grad():
         for p in parameters:  # weights that begin at zero would hide what lies before them
             p.add_(torch.randn(p.shape, generator=luck, dtype=p.dtype).to(p.device), alpha=0.05)
-    before = [p.detach().clone() for p in parameters]
     L, U = len(layers), _SIZES.size
     progress = Progress(np.repeat([L, (L + 1) // 2, 1], U // 3), L, 1, np.ones(U))
     A = np.random.default_rng(0).uniform(0.5, 1.5, (U, L)) * progress.delivered
-    engine(model, layers, samples).run(RoundWork((np.arange(_SIZES.sum()),), _SIZES, A, progress, 1.0))
-    return [p.detach() - b for p, b in zip(parameters, before, strict=True)]
+    work = RoundWork((np.arange(_SIZES.sum()),), _SIZES, A, progress, 1.0)
+    change = engine(model, layers, samples).run(work).parameters
+    named = model.named_parameters()
+    return [change.get(name, torch.zeros_like(p)) for name, p in named if p.requires_grad]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -11,10 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from adelfl.learning.codes import Codes, find_codes
-from adelfl.strategies.base import Progress
+from adelfl.strategies.rounds import Progress
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,13 +28,10 @@ class Samples:
     ----------
     x, y : Tensor
         Inputs (N, ...) and labels (N,).
-    source : ndarray, optional
-        The array in main memory that ``x`` shows or was copied from.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, source: NDArray[Any] | None = None) -> None:
+    def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
-        self._source = source
         self._flat, self._shape = x.flatten(1), x.shape[1:]
         self._labels = y.cpu().numpy()
         self._elsewhere = x.device.type != "cpu"
@@ -42,7 +39,7 @@ class Samples:
     @classmethod
     def of(cls, x: NDArray[Any], y: NDArray[Any], device: torch.device | None = None) -> Samples:
         """Arrays as tensors, on some device; in main memory they are not copied."""
-        return cls(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), x)
+        return cls(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
 
     @property
     def device(self) -> torch.device:
@@ -65,18 +62,7 @@ class Samples:
 
     def inputs(self, index: Tensor) -> Tensor:
         """Inputs of some samples, in that order."""
-        return self._shaped(self._flat.index_select(0, index))
-
-    def inputs_from_bytes(self) -> Callable[[Tensor], Tensor]:
-        """Something quicker than :meth:`inputs`, and as good up to rounding, if the samples were bytes once."""
-        codes = self._codes
-        return self.inputs if codes is None else lambda index: self._shaped(codes.rows(index))
-
-    @cached_property
-    def _codes(self) -> Codes | None:
-        return None if self._elsewhere or self._source is None else find_codes(self._source)
-
-    def _shaped(self, rows: Tensor) -> Tensor:
+        rows = self._flat.index_select(0, index)
         return rows if len(self._shape) == 1 else rows.view(-1, *self._shape)
 
 
@@ -148,15 +134,68 @@ class RoundWork:
         )
 
 
+def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
+    """Join the work of devices that start from the same weights at the same rate."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    p = first.progress
+    masks = [w.mask_seeds for w in parts if w.mask_seeds is not None]
+    widths = [w.width for w in parts if w.width is not None]
+    z, rate = (np.concatenate([getattr(w.progress, key) for w in parts]) for key in ("z", "rate"))
+    return RoundWork(
+        tuple(np.concatenate(rows) for rows in zip(*(w.rows for w in parts), strict=True)),
+        np.concatenate([w.sizes for w in parts]),
+        np.concatenate([w.A for w in parts]),
+        Progress(z, p.layers, p.local_iterations, rate),
+        first.eta,
+        np.concatenate(widths) if widths else None,
+        np.concatenate(masks) if masks else None,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What the merged work of some devices comes to; nothing of it has touched the model yet.
+
+    Attributes
+    ----------
+    parameters : dict of str to Tensor
+        Σ_u A[u,l] (w_u − w) of each parameter that was delivered.
+    buffers : dict of str to Tensor
+        New values of running statistics that changed.
+    loss : float
+        Mean loss of the devices that contributed; NaN if there were none.
+    """
+
+    parameters: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    loss: float
+
+
+NOTHING = Change({}, {}, math.nan)
+"""Of a round to which no device contributed."""
+
+
 class Engine(ABC):
-    """Computes a round: changes the model's weights in place, gives the mean loss of those who contributed."""
+    """Computes what the devices of a round would send, merged; reads the model's weights and does not change them."""
 
     name: str
 
     @abstractmethod
-    def run(self, work: RoundWork) -> float:
-        """Do one round's local work and merge it. NaN if nobody contributed."""
+    def run(self, work: RoundWork) -> Change:
+        """Do one round's local work and merge it."""
 
-    def prepare(self, work: RoundWork) -> Callable[[], float]:
+    def prepare(self, work: RoundWork) -> Callable[[], Change]:
         """Do what can be done before the round's weights are known; calling the result does the rest."""
         return partial(self.run, work)
+
+
+@torch.no_grad()
+def apply_change(model: nn.Module, change: Change) -> None:
+    """Move a model by a change, as the paper's server does."""
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    for name, step in change.parameters.items():
+        parameters[name].add_(step)
+    for name, value in change.buffers.items():
+        buffers[name].copy_(value)

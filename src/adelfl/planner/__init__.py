@@ -3,7 +3,7 @@
 from adelfl.planner.admit import SittingOut
 from adelfl.planner.problem import Constants, Problem
 from adelfl.planner.solve import Alternative, Method, Objective, Solution, plan
-from adelfl.planner.sweep import Sweep, values_between, what_if
+from adelfl.planner.what_if import WhatIfRow, values_between, what_if
 
 __all__ = [
     "Alternative",
@@ -13,7 +13,7 @@ __all__ = [
     "Problem",
     "SittingOut",
     "Solution",
-    "Sweep",
+    "WhatIfRow",
     "plan",
     "values_between",
     "what_if",

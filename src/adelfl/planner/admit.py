@@ -57,7 +57,7 @@ def _admitted(problem: Problem, deadline: float) -> tuple[Mask, Floats]:
 
 
 def _reason(problem: Problem, group: int, needed: float) -> str:
-    T = problem.mean_deadline
+    T = problem.uniform_deadline
     if problem.fleet.upload[group] >= T:
         return f"its upload of {problem.fleet.upload[group]:.4g} s outlasts the affordable deadline of {T:.4g} s"
     return f"with a single sample it needs {needed:.4g} s, more than the affordable deadline of {T:.4g} s"
@@ -83,7 +83,7 @@ def admit(problem: Problem, *, strict: bool = False) -> tuple[Mask, tuple[Sittin
     InfeasibleBudgetError
         If no plan exists; it names what binds and a budget that works.
     """
-    keep, needed = _admitted(problem, problem.mean_deadline)
+    keep, needed = _admitted(problem, problem.uniform_deadline)
     if keep.all():
         return keep, ()
     if strict or not keep.any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,9 +15,12 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning_rate import InverseDecay, LearningRate, as_learning_rate
+from adelfl.schedule import MAX_COUNT
 from adelfl.theory.spread import Spread
+from adelfl.theory.tight import memory
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 MAX_ROUNDS, MAX_LAYERS = 1_000_000, 1000
 MIN_BUDGET, MIN_RUN_BUDGET, MAX_BUDGET = 1e-30, 1e-9, 1e15
@@ -107,48 +111,14 @@ def _require_count(key: str, value: object, lowest: int, highest: int) -> None:
         raise ConfigError(f"{key} must be a whole number from {lowest:,} to {highest:,}, not {value!r}")
 
 
-def check_quantities(given: Any, batch: str, shortest: float) -> None:  # noqa: ANN401 - Problem or Setting
-    """Refuse sizes, times and learning rates out of range, as the files do; a plain number becomes a constant rate.
-
-    Parameters
-    ----------
-    given : Problem or Setting
-        What was just made.
-    batch : str
-        The name of its field for the fixed batch size.
-    shortest : float
-        The smallest budget.
-    """
-    if not isinstance(given.fleet, Fleet):
-        raise ConfigError(f"fleet must be a Fleet, such as Fleet.of([30, 12], count=[20, 50]), not {given.fleet!r}")
-    for key, highest in (
-        ("rounds", MAX_ROUNDS),
-        ("layers", MAX_LAYERS),
-        ("local_iterations", MAX_LOCAL_ITERATIONS),
-        (batch, MAX_BATCH),
-    ):
-        _require_count(key, getattr(given, key), 1, highest)
-    budget = given.budget
-    if isinstance(budget, bool) or not isinstance(budget, Real) or not shortest <= float(budget) <= MAX_BUDGET:
-        raise ConfigError(f"budget must be a number of seconds from {shortest:g} to {MAX_BUDGET:g}, not {budget!r}")
-    if given.cohort is not None:
-        _require_count("cohort", given.cohort, 2, MAX_DEVICES)
-        if given.cohort > given.fleet.size:
-            raise ConfigError(f"cohort must be at most the fleet's {given.fleet.size} devices, not {given.cohort}")
-    object.__setattr__(given, "learning_rate", as_learning_rate(given.learning_rate))
-    eta = np.asarray(given.eta)
-    if eta.shape != (given.rounds,) or not np.all(np.isfinite(eta) & (eta > 0)):
-        raise ConfigError(f"learning_rate must give {given.rounds} positive numbers, one per round")
-
-
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Choose deadlines T_1..T_R and a batch scale m that minimise Theorem 1's bound within a time budget.
+    """Train within a time budget on a fleet of devices: all that a planner or a strategy is given. It need not be true.
 
     Attributes
     ----------
     fleet : Fleet
-        The devices.
+        Groups of devices; device numbers count through the groups.
     layers : int
         L.
     rounds : int
@@ -163,10 +133,13 @@ class Problem:
         Devices drawn at random in each round; None for all.
     local_iterations : int
         E; the planner uses P_u / E.
-    baseline_batch : int
-        The fixed batch size that a plan is told apart from, in words and plots. It does not move the plan.
+    batch : int
+        The baselines' fixed batch size S. It does not move a plan.
     latency : LatencyModel
         How long layers and uploads take; Theorem 1's plan is for the paper's exponential ones.
+    samples : array_like or None, shape (N,)
+        Training samples that each device holds, infinite where that is not known: batches are no larger. By default
+        what the fleet says; if that says nothing, there is no bound.
     """
 
     fleet: Fleet
@@ -177,11 +150,42 @@ class Problem:
     constants: Constants = field(default_factory=Constants)
     cohort: int | None = None
     local_iterations: int = 1
-    baseline_batch: int = 16
+    batch: int = 16
     latency: LatencyModel = field(default_factory=Exponential)
+    samples: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        check_quantities(self, "baseline_batch", MIN_BUDGET)
+        if not isinstance(self.fleet, Fleet):
+            raise ConfigError(f"fleet must be a Fleet, such as Fleet.of([30, 12], count=[20, 50]), not {self.fleet!r}")
+        for key, highest in (
+            ("rounds", MAX_ROUNDS),
+            ("layers", MAX_LAYERS),
+            ("local_iterations", MAX_LOCAL_ITERATIONS),
+            ("batch", MAX_BATCH),
+        ):
+            _require_count(key, getattr(self, key), 1, highest)
+        budget: object = self.budget
+        if isinstance(budget, bool) or not isinstance(budget, Real) or not MIN_BUDGET <= float(budget) <= MAX_BUDGET:
+            raise ConfigError(
+                f"budget must be a number of seconds from {MIN_BUDGET:g} to {MAX_BUDGET:g}, not {budget!r}"
+            )
+        if self.cohort is not None:
+            _require_count("cohort", self.cohort, 2, MAX_DEVICES)
+            if self.cohort > self.fleet.size:
+                raise ConfigError(f"cohort must be at most the fleet's {self.fleet.size} devices, not {self.cohort}")
+        object.__setattr__(self, "learning_rate", as_learning_rate(self.learning_rate))
+        eta = np.asarray(self.eta)
+        if eta.shape != (self.rounds,) or not np.all(np.isfinite(eta) & (eta > 0)):
+            raise ConfigError(f"learning_rate must give {self.rounds} positive numbers, one per round")
+        if self.samples is not None:
+            held = np.asarray(self.samples, dtype=np.float64)
+            if held.shape not in ((), (self.devices,)) or not np.all(held >= 1):
+                raise ConfigError(
+                    f"samples must be one number of at least 1, or {self.devices} of them, one per device"
+                )
+
+    def planned(self) -> Problem:
+        """Return the problem as planners take it: checked for what the bound needs, with data bounds by group."""
         if self.fleet.size < 2:
             raise ConfigError("the fleet has one device; the bound needs at least two (its factor U/(U−1))")
         given = np.size(self.constants.sigma2)
@@ -198,8 +202,9 @@ class Problem:
                 f"learning rate times rho_c must stay below 1, not {np.max(self.eta) * self.constants.rho_c:g}; "
                 "lower the initial learning rate or rho_c"
             )
+        return self if self.samples is None else replace(self, fleet=self.bounded_fleet, samples=None)
 
-    @property
+    @cached_property
     def eta(self) -> Floats:
         """η_t, shape (R,)."""
         return self.eta_of(self.rounds)
@@ -208,25 +213,79 @@ class Problem:
         """η_t of another number of rounds, shape (rounds,)."""
         return as_learning_rate(self.learning_rate).values(rounds)
 
+    @cached_property
+    def memory(self) -> float:
+        """How many rounds a lasting bias adds up over."""
+        return memory(self.eta, self.constants.rho_c)
+
+    @cached_property
+    def spread(self) -> Spread:
+        """Of the gradients of each layer, as far as it is known before the first round."""
+        return self.constants.spread_of(self.layers)
+
+    @cached_property
+    def everybody(self) -> Ints:
+        """0, 1, …, N − 1; not to be changed."""
+        found = np.arange(self.devices)
+        found.flags.writeable = False
+        return found
+
+    @cached_property
+    def group(self) -> Ints:
+        """The group of each device, shape (N,)."""
+        return np.repeat(np.arange(self.fleet.groups), self.fleet.count)
+
+    @cached_property
+    def compute(self) -> Floats:
+        """P_u of each device, shape (N,)."""
+        return self.fleet.compute[self.group]
+
+    @cached_property
+    def upload(self) -> Floats:
+        """B_u of each device, shape (N,)."""
+        return self.fleet.upload[self.group]
+
+    @cached_property
+    def held(self) -> Floats | None:
+        """Samples that each device holds, shape (N,); None if that bounds nothing."""
+        if self.samples is not None:
+            return np.floor(np.broadcast_to(np.asarray(self.samples, dtype=np.float64), (self.devices,)))
+        return None if self.fleet.samples is None else self.fleet.samples[self.group]
+
+    def within_data(self, batch: Floats | Ints, devices: Ints) -> Ints:
+        """Cut batch sizes of some devices to the samples that each holds."""
+        held = self.held
+        if held is None:
+            return np.minimum(batch, MAX_COUNT).astype(np.int64)
+        return np.minimum(batch, np.minimum(held[devices], MAX_COUNT)).astype(np.int64)
+
+    @cached_property
+    def bounded_fleet(self) -> Fleet:
+        """The fleet with the most samples that a device of each group holds."""
+        if self.held is None:
+            return self.fleet
+        first = np.cumsum(self.fleet.count) - self.fleet.count
+        return replace(self.fleet, samples=np.maximum.reduceat(self.held, first))
+
+    @property
+    def devices(self) -> int:
+        """N."""
+        return self.fleet.size
+
+    @property
+    def uniform_deadline(self) -> float:
+        """T_max / R."""
+        return self.budget / self.rounds
+
     @property
     def sigma2(self) -> Floats:
         """σ_u², shape (groups,)."""
         return np.broadcast_to(np.asarray(self.constants.sigma2, dtype=np.float64), (self.fleet.groups,))
 
     @property
-    def spread(self) -> Spread:
-        """Of the gradients of each layer; what is not known is guessed."""
-        return self.constants.spread_of(self.layers)
-
-    @property
     def speed(self) -> Floats:
         """P_u / E, shape (groups,)."""
         return self.fleet.compute / self.local_iterations
-
-    @property
-    def mean_deadline(self) -> float:
-        """T_max / R."""
-        return self.budget / self.rounds
 
     def cohort_of(self, devices: int) -> int:
         """U when so many devices take part in the plan: of a cohort drawn from all, those who are expected to."""

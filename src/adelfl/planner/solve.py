@@ -91,7 +91,7 @@ class Solution:
     def baseline(self) -> Schedule:
         """Uniform deadlines and the baseline batch size: what one would do without a plan."""
         p = self.problem
-        sizes = (p.layers, p.rounds, p.budget, p.baseline_batch)
+        sizes = (p.layers, p.rounds, p.budget, p.batch)
         return Schedule.uniform(p.fleet, *sizes, p.local_iterations, p.cohort, p.latency)
 
     @cached_property
@@ -119,7 +119,7 @@ class Solution:
             worth = "a plan gains little here, and using stragglers' layers at a uniform deadline (salf) does as well"
         return (
             f"Without a plan the first layer would stay empty in {_percent(without)} of rounds (uniform deadline, "
-            f"batch {self.problem.baseline_batch}), with it in {_percent(with_plan)}: {worth}."
+            f"batch {self.problem.batch}), with it in {_percent(with_plan)}: {worth}."
         )
 
     @cached_property
@@ -185,6 +185,7 @@ def plan(
         raise ConfigError(f"objective must be one of {', '.join(get_args(Objective))}, not {objective!r}")
     if objective == "tight" and method != "exact":
         raise ConfigError(f"method {method!r} is for the paper's objective; the tight one has its own solver")
+    problem = problem.planned()
     if objective == "tight":
         return _plan_tight(problem, strict=strict)
     if problem.rounds * problem.layers > _MOST_TERMS:
@@ -229,7 +230,7 @@ def plan(
         bound=_J(problem, cost, best) + extra,
         excess=bound.excess(cost, a, best.T, best.m) + extra,
         uniform=Alternative(
-            problem.mean_deadline,
+            problem.uniform_deadline,
             uniform.m,
             _J(problem, cost, uniform) + extra_uniform,
             bound.excess(cost, a, uniform.T, uniform.m) + extra_uniform,
@@ -284,7 +285,7 @@ def _plan_tight(problem: Problem, *, strict: bool) -> Solution:
         bound=best.bound,
         excess=best.excess,
         uniform=Alternative(
-            problem.mean_deadline, float(np.broadcast_to(level.m, best.T.shape)[0]), level.bound, level.excess
+            problem.uniform_deadline, float(np.broadcast_to(level.m, best.T.shape)[0]), level.bound, level.excess
         ),
         binding=binding,
         sitting_out=sitting_out,

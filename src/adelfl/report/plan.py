@@ -54,7 +54,7 @@ def _draw_depth(ax: Axes, solution: Solution) -> None:
     plan = solution.schedule.thinned(_SHOWN_GROUPS).expected_depth(rounds) / L
     without = float(solution.baseline.thinned(_SHOWN_GROUPS).expected_depth([0])[0]) / L
     ax.plot(rounds + 1, plan, color=BLUE, label="plan")
-    batch = solution.problem.baseline_batch
+    batch = solution.problem.batch
     ax.axhline(without, color=GREY, linestyle="--", linewidth=1.3, label=f"uniform deadline, batch {batch}")
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
@@ -88,7 +88,7 @@ def _draw_batches(ax: Axes, solution: Solution) -> None:
         low, middle, high = np.quantile(sizes, (0.0, 0.5, 1.0), axis=1)
         ax.fill_between(rounds + 1, low, high, color=BLUE, alpha=0.18, linewidth=0, label="smallest to largest")
         ax.plot(rounds + 1, middle, color=BLUE, label="median device group")
-    batch = solution.problem.baseline_batch
+    batch = solution.problem.batch
     ax.axhline(batch, color=GREY, linestyle="--", linewidth=1.3, label=f"without a plan, {batch}")
     ax.set_ylim(0, 1.1 * max(batch, sizes.max()))
     ax.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))

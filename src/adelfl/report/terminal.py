@@ -18,7 +18,7 @@ from adelfl.activity import Activity, activity, locked_inodes, patience_for
 from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError
 from adelfl.fitting import Law
-from adelfl.planner import Solution, Sweep
+from adelfl.planner import Solution, WhatIfRow
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.summary import QUARTERS
@@ -80,7 +80,7 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
         span = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
         empty = float(schedule.p_empty(int(t))[0])
         often = f"{empty:.2%}" if empty >= 5e-5 else "< 0.01%"
-        table.add_row(f"{t + 1}", f"{T[t]:.3f} s", span, f"{share:.0%}", often)
+        table.add_row(f"{t + 1}", f"{T[t]:#.4g} s", span, f"{share:.0%}", often)
     _print_whole(table, console)
     _print_groups(solution, console)
     console.print(escape(solution.outcome), soft_wrap=True)
@@ -279,25 +279,21 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
     _print_whole(table, console)
 
 
-def print_sweep(sweep: Sweep, title: str, console: Console | None = None) -> None:
-    """Print a line per point: the error with a plan and without, the mean depth, who is served; then the knee."""
+def print_what_if(rows: Sequence[WhatIfRow], key: str, console: Console | None = None) -> None:
+    """Print a line per row, then how many rows have no plan and why the first of them has none."""
     console = console or Console(highlight=False)
-    console.print(f"[bold]{escape(title)}[/bold]")
     table = Table(box=None, header_style="bold", pad_edge=False)
-    key = {"without": "devices\nleft out"}.get(sweep.key, f"\n{sweep.key}")
-    for name in (key, "excess,\nplan", "excess,\nuniform", "bound,\nplan", "mean\ndepth", "devices\nserved"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
-    for p in sweep.points:
-        unit = " s" if sweep.key == "budget" else ""
-        if p.trouble is not None:
-            table.add_row(f"{p.value:g}{unit}", *5 * ("–",), "[red]no plan[/red]")
-            continue
-        knee = sweep.knee is not None and p.value == sweep.knee.value
-        note = "[bold blue]◀ knee[/bold blue]" if knee else ""
-        if sweep.key != "budget" and p is sweep.lowest:
-            note += " [blue]lowest bound[/blue]"
-        numbers = (f"{p.excess:.3e}", f"{p.uniform_excess:.3e}", f"{p.bound:#.6g}", f"{p.depth:.0%}", f"{p.served}")
-        table.add_row(f"{p.value:g}{unit}", *numbers, note.strip())
+    name = {"without": "devices\nleft out", "budget": "budget,\nseconds"}.get(key, f"\n{key}")
+    columns = (name, "excess,\nplan", "excess,\nuniform", "bound,\nplan", "mean\ndepth", "first layer\nempty")
+    for title in (*columns, "devices\nserved"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for r in rows:
+        numbers = [*5 * ["–"], "[red]no plan[/red]"]
+        if r.infeasible is None:
+            numbers = [f"{r.excess:.3e}", f"{r.uniform_excess:.3e}", f"{r.bound:#.6g}", f"{r.depth:.0%}"]
+            numbers += [f"{r.first_layer_empty:.2g}", f"{r.served}"]
+        table.add_row(f"{r.value:g}", *numbers)
     _print_whole(table, console)
-    console.print(escape(sweep.outcome), soft_wrap=True)
+    reasons = [f"at {r.value:g}, {r.infeasible}" for r in rows if r.infeasible is not None]
+    if reasons:
+        console.print(escape(f"No plan for {len(reasons)} of {len(rows)} values: {reasons[0]}."), soft_wrap=True)

@@ -10,97 +10,78 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.partition import Partition
-from adelfl.latency import Exponential, delivery_of, layer_times_of, of_devices, upload_times_of
+from adelfl.latency import layer_times_of, of_devices, upload_times_of
 from adelfl.seeds import rng_for
 from adelfl.simulation.world import World
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting, Strategy
+from adelfl.strategies.actions import Floats, Ints, Tasks
 
 Bools = NDArray[np.bool_]
 
 
-def draw_cohort(setting: Setting, seed: int, t: int) -> Ints:
-    """The devices of round t in ascending order: all of them, or a random cohort."""
-    if setting.cohort is None or setting.cohort == setting.devices:
-        return setting.everybody
-    chosen = rng_for(seed, "cohort", t).choice(setting.devices, setting.cohort, replace=False, shuffle=False)
-    return np.sort(chosen)
+def draw_cohort(devices: int, cohort: int | None, seed: int, k: int) -> Ints:
+    """Return the devices of the k-th cohort in ascending order: all of them, or a random choice."""
+    if cohort is None or cohort == devices:
+        return np.arange(devices)
+    return np.sort(rng_for(seed, "cohort", k).choice(devices, cohort, replace=False, shuffle=False))
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
-    """A round before it is trained.
+class Work:
+    """What devices will have done of some tasks.
 
     Attributes
     ----------
-    progress : Progress
-        How far each device came by the deadline.
+    z : ndarray of int, shape (U,)
+        Layers finished in time, over all steps.
     length : float
-        Seconds from its start to its end.
+        Seconds until the last of them is done, or the cutoff.
+    done : ndarray, shape (U,)
+        Seconds until each of them is done.
     seconds, upload : ndarray, shape (U,)
-        How long each computed, and how long a whole upload took (of a part of it, what the whole would have), as far as
-        a server can see: of a device from which nothing came, the time that it was thought to have, and NaN.
+        How long each computed, and how long a whole upload took (of a part of it, what the whole would have); NaN for a
+        device from which nothing came.
     """
 
-    progress: Progress
+    z: Ints
     length: float
+    done: Floats
     seconds: Floats
     upload: Floats
 
 
-def draw_round(strategy: Strategy, world: World, t: int, now: float, devices: Ints, orders: Orders) -> Drawn:
-    """How far each device comes by the deadline, and when the round ends.
+def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) -> Work:
+    """Draw how far each device comes by the cutoff, and when that is known.
 
-    A device that drops out sends nothing, and nobody knows that beforehand. Who waits for everybody learns of it and
-    goes on without it.
+    A device that drops out sends nothing, which is not known beforehand. With no cutoff, that is noticed, and it is not
+    waited for.
     """
-    setting = strategy.setting
-    L, E = setting.layers, setting.local_iterations
-    asked = orders.batch > 0
-    if orders.guaranteed:
-        unseen = np.full(devices.size, np.nan)
-        return Drawn(_everything(asked, L, E), orders.deadline, np.zeros(devices.size), unseen)
-    takes_part = asked & world.there(devices, t, now)
+    L, E, T, devices = layers, tasks.steps, tasks.cutoff, tasks.devices
+    asked = tasks.batch > 0
+    if world.unhurried:
+        nothing = np.full(devices.size, np.nan)
+        return Work(asked * (E * L), T, np.full(devices.size, T), np.zeros(devices.size), nothing)
+    takes_part = asked & world.there(devices, number, now)
     # A submodel is as much smaller to train as to send.
-    scale = 1.0 if orders.width is None else orders.width**2
-    cost = orders.batch * scale
-    rng, when = rng_for(world.seed, "latency", t), f"round {t + 1}"
+    scale = 1.0 if tasks.width is None else tasks.width**2
+    rng, when = rng_for(world.seed, "latency", number), f"round {number + 1}"
     latency = of_devices(world.latency, devices)
-    times = layer_times_of(latency, rng, cost / world.speed(devices, now), E * L, L, when)
+    times = layer_times_of(latency, rng, tasks.batch * scale / world.speed(devices, now), E * L, L, when)
     finished = np.cumsum(times, axis=1)
     upload = upload_times_of(latency, rng, world.upload[devices] * scale, L, when)
     whole = upload if upload.ndim == 1 else upload[:, -1]
-    if np.isinf(orders.deadline):
-        ends = np.where(takes_part, finished[:, -1] + whole, 0.0)
-        return Drawn(_everything(takes_part, L, E), float(ends.max()), finished[:, -1], whole)
-    P, B = strategy.believed(devices)
-    B = B * scale
-    T = orders.deadline
+    ends = finished[:, -1] + whole
+    if np.isinf(T):
+        length = float(np.where(takes_part, ends, 0.0).max())
+        return Work(takes_part * (E * L), length, ends, finished[:, -1], whole)
     # Of what is finished by then, the upload takes as long as it is large.
     sending = upload[:, None] if upload.ndim == 1 else upload[:, np.minimum(np.arange(E * L), L - 1)]
     z = np.where(takes_part, (finished <= T - sending).sum(axis=1), 0)
-    left = np.maximum(T - B, 0.0)
-    rate = np.where(asked, P * left / np.maximum(cost, 1e-300), 0.0)
-    chances, absent = None, strategy.absent(devices)
-    if type(setting.latency) is not Exponential or absent.any():  # a class derived from it has chances of its own
-        believed = of_devices(setting.latency, devices)
-
-        def chances() -> Floats:
-            mean, deadlines = np.maximum(cost, 1e-300) / P, np.full(devices.size, T)
-            found = delivery_of(believed, mean, B, deadlines, L, when)
-            return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * found, 0.0)
-
     through = z >= E * L
     sent = np.take_along_axis(sending, np.maximum(z - 1, 0)[:, None], axis=1)[:, 0] if upload.ndim == 2 else upload
-    seconds = np.where(z > 0, np.where(through, finished[:, -1], T - sent), left)
-    length = T
-    if orders.early and asked.any() and through[asked].all():
-        length = float((finished[:, -1] + whole)[asked].max())
-    return Drawn(Progress(z, L, E, rate, chances, orders.batch), length, seconds, np.where(z > 0, whole, np.nan))
-
-
-def _everything(takes_part: Bools, layers: int, iterations: int) -> Progress:
-    """Whoever takes part finishes all layers."""
-    return Progress(takes_part * (iterations * layers), layers, iterations, np.where(takes_part, np.inf, 0.0))
+    seconds = np.where(z > 0, np.where(through, finished[:, -1], T - sent), np.nan)
+    early = tasks.early and asked.any() and through[asked].all()
+    length = float(ends[asked].max()) if early else T
+    return Work(z, length, np.where(through, ends, T), seconds, np.where(z > 0, whole, np.nan))
 
 
 def draw_rows(

@@ -1,14 +1,13 @@
-"""Algorithm 1 on a virtual clock: a strategy, a trainer, and luck that all strategies share."""
+"""Run an experiment on a virtual clock: the loop, the simulated backend, evaluations and the record."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,55 +15,38 @@ import numpy as np
 import torch
 
 from adelfl.atomic import Weights
-from adelfl.clock import VirtualClock, monotonic
-from adelfl.errors import AdelError, ConfigError
+from adelfl.clock import monotonic
+from adelfl.errors import ConfigError
 from adelfl.learning.engines import build_engine, find_device
-from adelfl.learning.estimate import look_at
 from adelfl.learning.hetero import Hetero
-from adelfl.learning.masks import draws_numbers, mask_seeds
-from adelfl.learning.work import RoundWork, Samples
+from adelfl.learning.work import Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter
-from adelfl.simulation.draws import draw_cohort, draw_round, draw_rows
+from adelfl.runtime.backend import Computed
+from adelfl.runtime.loop import Loop, Step
+from adelfl.runtime.server_step import State
+from adelfl.simulation.backend import Learner, Simulated, TrainingError
 from adelfl.simulation.evaluation import Evaluation
 from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.recording import run_recorded
 from adelfl.simulation.world import World
-from adelfl.strategies.base import Floats, Ints, Orders, Outcome, Progress, Strategy
-from adelfl.strategies.heterofl import WIDTHS
 from adelfl.summary import SUMMED_UP, Summary
 from adelfl.theory.spread import Spread
 
+__all__ = ["TrainingError", "rehearse", "simulate"]
+
 _CHECKPOINT_SECONDS = 2.0
-_AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # rounds, and their samples, that are drawn before they are trained
-
-_MOST_DRAWN = 1 << 29  # samples of a round, over all devices and local iterations: 4 GiB of random numbers
-
-
-class TrainingError(AdelError):
-    """Training broke down: a loss or a weight is not a finite number."""
-
+_SERVER = "server/"  # before the names of what the server step remembers, in checkpoints
+_PAST = "past/"  # before weights of earlier versions, from which devices are under way
 
 Report = Callable[[dict[str, Any]], None]
 
 
-@contextmanager
-def _few_samples(t: int) -> Iterator[None]:
-    """Say what batch norm cannot do in words that help."""
-    try:
-        yield
-    except ValueError as trouble:
-        if "more than 1 value per channel" not in str(trouble):
-            raise
-        raise TrainingError(
-            f"a device trains on a single sample in round {t + 1}, which batch norm cannot; use norm = 'group'"
-        ) from None
-
-
 def rehearse(experiment: Experiment) -> None:
-    """Find out what would stop a run before it begins: a device that is not there, an engine that cannot, a width."""
+    """Find out what would stop a run before it begins: a device, an engine, a width, or what a strategy asks for."""
     run = _Run(experiment, None, None)
     if isinstance(run.engine, Hetero):
-        run.engine.rehearse(min(WIDTHS))
+        run.engine.rehearse(min(experiment.strategy.submodels))
+    next(run.loop.steps(), None)
 
 
 def simulate(
@@ -102,7 +84,7 @@ def simulate(
     ------
     ConfigError
         If ``record`` holds something else, or the run of an experiment that differs in what can be compared: data,
-        partition, first weights, setting, world, options. Changes in the code of classes are not seen.
+        partition, first weights, problem, world, options. Changes in the code of classes are not seen.
     """
     if record is None:
         return _Run(experiment, writer, report).go(checkpoint)
@@ -117,225 +99,109 @@ def simulate(
     return run_recorded(experiment, Path(record), go)
 
 
-@dataclass(frozen=True, eq=False)
-class _Round:
-    """A round before it is trained: when it is, who does what, and all of its row but what training tells."""
-
-    t: int
-    end: float
-    devices: Ints
-    orders: Orders
-    progress: Progress
-    A: Floats
-    row: dict[str, Any]
-    looked_at: bool  # whether the strategy wants to know of the gradients before it goes on
-
-
-@dataclass(frozen=True, eq=False)
-class _Ready:
-    """A round that can be trained."""
-
-    round: _Round
-    work: RoundWork
-    train: Callable[[], float] | None  # None if nobody contributes
-
-
-def _check_orders(strategy: Strategy, orders: Orders, devices: Ints) -> None:
-    """Raise ConfigError if what a strategy asks for cannot be done."""
-    if not isinstance(orders, Orders):
-        raise ConfigError(f"strategy {strategy.name!r}: orders gave {orders!r}, which is no Orders")
-    said, batch = f"strategy {strategy.name!r}: orders gave", orders.batch
-    if np.shape(batch) != devices.shape:
-        raise ConfigError(f"{said} batch sizes of shape {np.shape(batch)} for {devices.size} devices")
-    if not isinstance(batch, np.ndarray) or batch.dtype.kind not in "iu":
-        raise ConfigError(f"{said} batch sizes that are not an array of whole numbers")
-    if batch.size and batch.min() < 0:
-        raise ConfigError(f"{said} a batch size of {batch.min()}; 0 lets a device sit out")
-    if not orders.deadline >= 0.0:
-        raise ConfigError(f"{said} a deadline of {orders.deadline} s; it must not be negative")
-
-
 class _Run:
     def __init__(self, experiment: Experiment, writer: RunWriter | None, report: Report | None) -> None:
         self.experiment, self.writer, self.report = experiment, writer, report
-        self.setting = experiment.strategy.setting
-        self.strategy = deepcopy(experiment.strategy)  # it learns; an experiment can be run again
-        s = self.setting
-        self.world = experiment.world or World(s.fleet, experiment.seed, s.budget, s.latency)
-        device = find_device(experiment.device)
-        data = experiment.dataset
-        self.model = deepcopy(experiment.model).to(device)
+        e, s = experiment, experiment.strategy.problem
+        strategy = deepcopy(e.strategy)  # it learns; an experiment can be run again
+        world = e.world or World(s.fleet, e.seed, s.budget, s.latency)
+        if strategy.unhurried:
+            world = replace(world, unhurried=True)
+        device = find_device(e.device)
+        data = e.dataset
+        self.model = deepcopy(e.model).to(device)
         if not self.model.training:  # otherwise parts of it may be meant to stay as they are: a frozen batch norm
             self.model.train()
+        self.parameters, self.buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
         self.evaluate = Evaluation(self.model, *(torch.from_numpy(v).to(device) for v in (data.x_test, data.y_test)))
-        first = self.strategy.orders(0, s.everybody[:1])
-        _check_orders(self.strategy, first, s.everybody[:1])
-        widths = first.width is not None
-        e, samples = experiment, Samples.of(data.x_train, data.y_train, device)
-        self.samples = samples
-        self.held = e.partition.sizes
+        samples = Samples.of(data.x_train, data.y_train, device)
         if e.make_engine is not None:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
         else:
-            E = s.local_iterations
-            self.engine = build_engine(e.engine, self.model, e.layers, samples, e.local, iterations=E, widths=widths)
-        self.draws_masks = draws_numbers(self.model, samples.x[:2])
+            self.engine = build_engine(
+                e.engine,
+                self.model,
+                e.layers,
+                samples,
+                e.local,
+                iterations=s.local_iterations,
+                widths=bool(strategy.submodels),
+            )
+        learner = Learner(self.model, e.layers, samples, self.engine)
+        self.backend = Simulated(world, e.partition, learner, e.seed, oversample=e.oversample)
+        self.loop = Loop(strategy, self.backend, s.budget)
+        self.server: State = {}
+        self.backward = np.arange(s.layers, 0, -1)  # layers to finish before each is delivered
         self.summary = Summary(s.budget, s.layers * s.local_iterations)
         # Evenly spaced, and whatever the summary looks at; a round that ends there to rounding errors ends by then.
         evenly = {(k + 1) / e.evaluations for k in range(e.evaluations)}
         self.moments = sorted(share * s.budget * (1 + 1e-9) for share in evenly | SUMMED_UP)
+        self._began = self._saved = monotonic()
 
     def go(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
-        clock = VirtualClock(0.0 if checkpoint is None else checkpoint.time)
-        rounds = self._rounds(0 if checkpoint is None else checkpoint.round, clock.now())
-        if checkpoint is not None:
-            self._learn_again(checkpoint.round)
-        upcoming = self._next_few(rounds)
+        steps = self.loop.steps()
         if checkpoint is None:
             self._keep(self._evaluated({"round": 0, "time": 0.0}), 0.0)
         else:
-            self._load(checkpoint.weights)
-        saved = monotonic()
-        while upcoming:
-            began = monotonic()
-            ready = upcoming.popleft()
-            current = ready.round
-            seen = self._look(ready)
-            loss = self._train(ready)
-            clock.sleep_until(current.end)
-            row = current.row | {"train_loss": loss}
-            if seen is not None:
-                row["gradients"] = seen.to_dict()
-                self.strategy.learn(seen)
-            upcoming = upcoming or self._next_few(rounds)
-            if not upcoming or self._is_due(current, upcoming[0].round):
-                row = self._evaluated(row)
-            self._keep(row, monotonic() - began)
-            if self.writer is not None and monotonic() - saved > _CHECKPOINT_SECONDS:
-                self.writer.checkpoint(current.t + 1, clock.now(), self._state())
-                saved = monotonic()
+            # Whatever a strategy keeps from one round to the next, it has after it has decided them over again.
+            known = self._remember()
+            for _, step in zip(range(checkpoint.round), steps, strict=False):
+                seen = known[step.version].get("gradients")
+                step.computed = Computed(None, None if seen is None else Spread.of(**seen))
+            self._load(checkpoint)
+        self._began = self._saved = monotonic()
+        self.loop.run(steps, self._apply, self._after)
         result = self.summary.result() | {"engine": self.engine.name}
         if self.writer is not None:
-            self.writer.finish(result, self._weights())
+            with self._shown():
+                self.writer.finish(result, self._weights())
         return result
 
-    def _rounds(self, t: int, now: float) -> Iterator[_Round]:
-        """What will happen from round t on, until the budget is used up; nothing of it depends on what is learned."""
-        while (found := self._round(t, now)) is not None:
-            yield found
-            t, now = t + 1, found.end
+    def _apply(self, step: Step) -> None:
+        """Move the model by what a step came to."""
+        change = None if step.computed is None else step.computed.change
+        if change is None:
+            return
+        with torch.no_grad():
+            self.experiment.server_step.apply(self.parameters, change.parameters, self.server)
+            for name, value in change.buffers.items():
+                self.buffers[name].copy_(value)
 
-    def _next_few(self, rounds: Iterator[_Round]) -> deque[_Ready]:
-        """Some rounds at a time: training sweeps the processor's caches, and after it small things take far longer."""
-        few: list[_Round] = []
-        samples = 0
-        for r in rounds:
-            few.append(r)
-            samples += sum(r.row["batch"])
-            if r.looked_at or len(few) == _AHEAD or samples >= _AHEAD_SAMPLES:
-                break
-        if not few:
-            return deque()
-        e, asked = self.experiment, [(r.t, r.devices, r.orders.batch) for r in few]
-        rows = draw_rows(e.partition, e.seed, asked, self.setting.local_iterations)
-        return deque(self._ready(r, own) for r, own in zip(few, rows, strict=True))
+    def _after(self, step: Step) -> None:
+        """Evaluate the model if it is the one in force at a moment of evaluation, and record the step."""
+        row = self._row(step)
+        if bisect_left(self.moments, step.time) < bisect_left(self.moments, step.following):
+            row = self._evaluated(row)
+        now = monotonic()
+        self._keep(row, now - self._began)
+        self._began = now
+        if self.writer is not None and now - self._saved > _CHECKPOINT_SECONDS:
+            self.writer.checkpoint(step.version, step.time, self._state())
+            self._saved = monotonic()
 
-    def _ready(self, r: _Round, rows: tuple[Ints, ...]) -> _Ready:
-        rate = float(self.strategy.learning_rates[r.t])
-        seeds = mask_seeds(self.experiment.seed, r.t, r.devices) if self.draws_masks else None
-        work = RoundWork(rows, r.orders.batch, r.A, r.progress, rate, r.orders.width, seeds)
-        return _Ready(r, work, self.engine.prepare(work) if any(r.row["contributors"]) else None)
-
-    def _round(self, t: int, now: float) -> _Round | None:
-        """What will happen in round t; None if there is no such round, or none that fits into the budget."""
-        e, s, strategy = self.experiment, self.setting, self.strategy
-        if t >= strategy.rounds:
-            return None
-        devices = draw_cohort(s, e.seed, t)
-        orders = strategy.orders(t, devices)
-        _check_orders(strategy, orders, devices)
-        orders = self._within_data(orders, devices, t)
-        drawn = draw_round(strategy, self.world, t, now, devices, orders)
-        progress, length = drawn.progress, drawn.length
-        if now + length > s.budget * (1 + 1e-9):
-            return None
-        A = np.asarray(strategy.weights(t, progress), dtype=np.float64)
-        if not np.isfinite(A).all():
-            raise ConfigError(f"strategy {strategy.name!r}: weights gave numbers that are not finite in round {t + 1}")
-        if A.shape != (devices.size, s.layers):
-            wanted = f"({devices.size}, {s.layers}), devices by layers"
-            raise ConfigError(f"strategy {strategy.name!r}: weights must have shape {wanted}, not {A.shape}")
-        end = now + length
-        strategy.observe(
-            Outcome(t, devices, orders.batch, progress.z, drawn.seconds, drawn.upload, max(0.0, s.budget - end))
+    def _row(self, step: Step) -> dict[str, Any]:
+        arrivals, A = step.merge.arrivals, step.merge.A
+        counted = sum(
+            ((a.z[:, None] >= self.backward) & (w != 0)).sum(axis=0) for a, w in zip(arrivals, A, strict=True)
         )
+        computed = step.computed or Computed(None)
         row = {
-            "round": t + 1,
-            "time": end,
-            "deadline": end - now,
+            "round": step.version,
+            "time": step.time,
+            "deadline": step.time - step.began,
             "loss": None,
             "accuracy": None,
-            "train_loss": None,
-            "batch": orders.batch.tolist(),
-            "depth": progress.z.tolist(),
-            "contributors": (progress.delivered & (A != 0)).sum(axis=0).tolist(),
+            "train_loss": None if computed.change is None else computed.change.loss,
+            "batch": [size for a in arrivals for size in a.tasks.batch.tolist()],
+            "depth": [z for a in arrivals for z in a.z.tolist()],
+            "contributors": np.asarray(counted).tolist(),
         }
-        if devices.size < s.devices:
-            row["devices"] = devices.tolist()
-        return _Round(t, end, devices, orders, progress, A, row, strategy.looks_at(t))
-
-    def _within_data(self, orders: Orders, devices: Ints, t: int) -> Orders:
-        """Cut batches to what each device holds, unless they may repeat samples; refuse what cannot be drawn."""
-        batch = orders.batch
-        if not self.experiment.oversample:
-            batch = np.minimum(batch, self.held[devices]).astype(np.int64)
-            if not np.array_equal(batch, orders.batch):
-                orders = replace(orders, batch=batch)
-        most = int(batch.max(initial=0))
-        if most * devices.size * self.setting.local_iterations > _MOST_DRAWN:
-            raise ConfigError(
-                f"round {t + 1} asks {devices.size:,} devices for batches of up to {most:,} samples, too many to draw; "
-                "lower the budget or the batch size, or leave oversample off"
-            )
-        return orders
-
-    def _learn_again(self, rounds: int) -> None:
-        """Let the strategy see what an interrupted run had seen: the rounds over again, with nothing trained.
-
-        Whatever a strategy keeps from one round to the next, in whichever of its methods, it then has.
-        """
-        known = self._remember()
-        now = 0.0
-        for t in range(rounds):
-            found = self._round(t, now)
-            assert found is not None
-            now = found.end
-            if "gradients" in (row := known[t + 1]):
-                self.strategy.learn(Spread.of(**row["gradients"]))
-
-    def _look(self, ready: _Ready) -> Spread | None:
-        """What the gradients are like that the devices of a round are about to send, if the strategy wants to know."""
-        if not ready.round.looked_at or ready.train is None:
-            return None
-        with _few_samples(ready.round.t):
-            return look_at(self.model, self.experiment.layers, self.samples, ready.work)
-
-    def _train(self, ready: _Ready) -> float | None:
-        """Do the round's local work and merge it; the mean loss of those who contributed, if anybody did."""
-        if ready.train is None:
-            return None
-        t = ready.round.t
-        with _few_samples(t):
-            loss = ready.train()
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the training loss became {loss} in round {t + 1}; lower the learning rate (now {ready.work.eta:g})"
-            )
-        return loss
-
-    def _is_due(self, r: _Round, following: _Round) -> bool:
-        """Whether a round's model is the one in force at a moment of evaluation: no later round ends by then."""
-        return bisect_left(self.moments, r.end) < bisect_left(self.moments, following.end)
+        devices = [u for a in arrivals for u in a.tasks.devices.tolist()]
+        if len(devices) != self.experiment.strategy.problem.devices:
+            row["devices"] = devices
+        if computed.spread is not None:
+            row["gradients"] = computed.spread.to_dict()
+        return row
 
     def _keep(self, row: dict[str, Any], seconds: float) -> None:
         self.summary.add(row)
@@ -353,7 +219,8 @@ class _Run:
         return rows
 
     def _evaluated(self, row: dict[str, Any]) -> dict[str, Any]:
-        loss, accuracy = self.evaluate()
+        with self._shown():
+            loss, accuracy = self.evaluate()
         if not math.isfinite(loss):
             raise TrainingError(f"the test loss became {loss} after round {row['round']}; lower the learning rate")
         return row | {"loss": loss, "accuracy": accuracy}
@@ -361,13 +228,49 @@ class _Run:
     def _weights(self) -> Weights:
         return {name: value.detach().cpu().numpy() for name, value in self.model.state_dict().items()}
 
-    def _state(self) -> Weights:
-        """The weights, and buffers that are not meant to be saved: what the run goes on with."""
-        return {name: b.detach().cpu().numpy() for name, b in self.model.named_buffers()} | self._weights()
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Give the model the weights that the server step hands out, for a while."""
+        shown = self.experiment.server_step.shown(self.parameters, self.server)
+        if shown is self.parameters:
+            yield
+            return
+        now = {name: p.detach().clone() for name, p in self.parameters.items()}
+        try:
+            self._set(shown)
+            yield
+        finally:
+            self._set(now)
 
-    def _load(self, weights: Weights) -> None:
+    @torch.no_grad()
+    def _set(self, weights: Mapping[str, torch.Tensor]) -> None:
+        for name, p in self.parameters.items():
+            p.copy_(weights[name])
+
+    def _state(self) -> Weights:
+        """Return all that the run goes on with: weights, buffers, the server's memory, weights of earlier versions."""
+        kept = {name: b.detach().cpu().numpy() for name, b in self.buffers.items()} | self._weights()
+        server = {_SERVER + name: torch.as_tensor(v).detach().cpu().numpy() for name, v in self.server.items()}
+        past = {
+            f"{_PAST}{version}/{name}": w.cpu().numpy()
+            for version, weights in self.backend.past.kept.items()
+            for name, w in weights.items()
+        }
+        return kept | server | past
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        weights = {name: torch.from_numpy(value.copy()) for name, value in checkpoint.weights.items()}
         own = self.model.state_dict()
-        self.model.load_state_dict({name: torch.from_numpy(weights[name].copy()) for name in own})
-        for name, b in self.model.named_buffers():
-            if name not in own:
-                b.copy_(torch.from_numpy(weights[name].copy()))
+        self.model.load_state_dict({name: weights[name] for name in own})
+        with torch.no_grad():
+            for name, b in self.buffers.items():
+                if name not in own:
+                    b.copy_(weights[name])
+        device = next(iter(self.parameters.values())).device
+        for name, value in weights.items():
+            if name.startswith(_SERVER):
+                self.server[name.removeprefix(_SERVER)] = value.to(device)
+            elif name.startswith(_PAST):
+                version, _, parameter = name.removeprefix(_PAST).partition("/")
+                self.backend.past.kept.setdefault(int(version), {})[parameter] = value.to(device)
+        self.backend.past.version = checkpoint.round - 1

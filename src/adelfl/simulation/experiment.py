@@ -12,6 +12,7 @@ from adelfl.errors import ConfigError
 from adelfl.learning.engines import EngineName, LocalWork
 from adelfl.learning.layers import Layer
 from adelfl.learning.work import Engine, Samples
+from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Strategy
 from adelfl.summary import MAX_EVALUATIONS
@@ -36,7 +37,7 @@ class Experiment:
     seed : int
         Of the run's luck.
     local : LocalWork
-        Regularisation and momentum; how many local iterations there are is in the strategy's setting.
+        Regularisation and momentum; how many local iterations there are is in the strategy's problem.
     engine : str
         "auto", "fused", "stacked" or "loop".
     device : str
@@ -44,12 +45,14 @@ class Experiment:
     evaluations : int
         How often accuracy is measured, evenly over the budget; at its quarters and in its last tenth it always is.
     world : World, optional
-        What really happens to the devices; by default what the strategy's setting says.
+        What really happens to the devices; by default what the strategy's problem says.
     make_engine : callable, optional
         Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
     oversample : bool
         Whether a batch may be larger than the data of its device, whose samples then repeat. By default a larger batch
         is cut to the device's data, and its time is that of the smaller batch.
+    server_step : ServerStep
+        What the server does with merged changes; by default it adds them, as in the paper.
     """
 
     dataset: Dataset
@@ -65,6 +68,7 @@ class Experiment:
     world: World | None = None
     make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
     oversample: bool = False
+    server_step: ServerStep = field(default_factory=ServerStep)
 
     def __post_init__(self) -> None:
         whole = isinstance(self.evaluations, int) and not isinstance(self.evaluations, bool)
@@ -72,7 +76,7 @@ class Experiment:
             raise ConfigError(
                 f"evaluations must be a whole number from 1 to {MAX_EVALUATIONS:,}, not {self.evaluations!r}"
             )
-        devices = self.strategy.setting.devices
+        devices = self.strategy.problem.devices
         if len(self.partition) != devices:
             raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")
         if self.partition.samples != self.dataset.y_train.size:
@@ -82,7 +86,7 @@ class Experiment:
             )
         if self.world is not None and self.world.fleet.size != devices:
             raise ConfigError(f"the world has {self.world.fleet.size} devices, the strategy's fleet {devices}")
-        if self.strategy.setting.layers != len(self.layers):
+        if self.strategy.problem.layers != len(self.layers):
             raise ConfigError(
-                f"the strategy counts {self.strategy.setting.layers} layers, the model {len(self.layers)}"
+                f"the strategy counts {self.strategy.problem.layers} layers, the model {len(self.layers)}"
             )

@@ -31,11 +31,11 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "strategy": strategy.name,
         "label": strategy.label,
         "data": experiment.dataset.name,
-        "budget": strategy.setting.budget,
+        "budget": strategy.problem.budget,
         "rounds": strategy.rounds,
         "layers": [layer.name for layer in experiment.layers],
-        "devices": strategy.setting.devices,
-        "constants": strategy.setting.constants.to_dict(),
+        "devices": strategy.problem.devices,
+        "constants": strategy.problem.constants.to_dict(),
         "schedule": strategy.schedule.to_dict() if strategy.schedule else None,
         "notes": list(strategy.notes),
         "versions": versions(),
@@ -105,7 +105,7 @@ def _refuse_others(record: RunRecord, now: dict[str, Any]) -> None:
 
 def _config(experiment: Experiment) -> dict[str, Any]:
     """Return what a reader of the record wants to know, in the sections of a run's file."""
-    e, s = experiment, experiment.strategy.setting
+    e, s = experiment, experiment.strategy.problem
     return {
         "data": {"name": e.dataset.name, "samples": int(e.dataset.y_train.size)},
         "model": {"name": type(e.model).__name__, "parameters": sum(p.numel() for p in e.model.parameters())},
@@ -135,7 +135,7 @@ def _inputs(experiment: Experiment) -> dict[str, str]:
         "partition": _digest(e.partition),
         "model": _digest([type(e.model), dict(e.model.state_dict())]),
         "grouping of layers": _digest(e.layers),
-        "setting": _digest(e.strategy.setting),
+        "problem": _digest(e.strategy.problem),
         "strategy": _digest([type(e.strategy), e.strategy.options]),
         "local work": _digest(e.local),
         "world": _digest(e.world),

@@ -27,7 +27,7 @@ class World:
     Attributes
     ----------
     fleet : Fleet
-        The truth; a strategy's setting has what is believed.
+        The truth; a strategy's problem has what is believed.
     seed : int
     budget : float
         Moments are shares of it.
@@ -41,6 +41,8 @@ class World:
         Share of the devices that become three times slower at some moment.
     churn : float
         Share of the devices that leave for good at some moment; as many again come only at some moment.
+    unhurried : bool
+        Whether every device delivers everything by the deadline, however slow it is: the world of the oracle.
     """
 
     fleet: Fleet
@@ -51,6 +53,7 @@ class World:
     drift: float = 0.0
     throttled: float = 0.0
     churn: float = 0.0
+    unhurried: bool = False
 
     @cached_property
     def _group(self) -> Ints:

@@ -7,13 +7,29 @@ A strategy from outside the package is found by an entry point in the group ``ad
 from __future__ import annotations
 
 import difflib
+import warnings
 from importlib.metadata import entry_points
+from typing import Any
 
 from adelfl.errors import ConfigError
+from adelfl.fleet import Fleet
+from adelfl.learning_rate import LearningRate
+from adelfl.planner import Problem
 from adelfl.plugins import import_object
-from adelfl.strategies.base import Orders, Progress, Setting, Strategy
+from adelfl.strategies.base import Strategy
+from adelfl.strategies.rounds import Orders, Progress, RoundStrategy
 
-__all__ = ["BUILT_IN", "Orders", "Progress", "Setting", "Strategy", "code_of", "find_strategy", "strategy_names"]
+__all__ = [
+    "BUILT_IN",
+    "Orders",
+    "Problem",
+    "Progress",
+    "RoundStrategy",
+    "Strategy",
+    "code_of",
+    "find_strategy",
+    "strategy_names",
+]
 
 BUILT_IN = {
     "oracle": "adelfl.strategies.oracle:Oracle",
@@ -23,6 +39,7 @@ BUILT_IN = {
     "heterofl": "adelfl.strategies.heterofl:HeteroFL",
     "drop": "adelfl.strategies.drop:Drop",
     "wait": "adelfl.strategies.wait:Wait",
+    "fedbuff": "adelfl.strategies.fedbuff:FedBuff",
 }
 
 
@@ -62,3 +79,23 @@ def find_strategy(name: str) -> type[Strategy]:
         raise ConfigError(f'strategy {name!r} has no name: give its class an attribute name = "..."')
     strategy: type[Strategy] = found
     return strategy
+
+
+def __getattr__(name: str) -> object:
+    if name != "Setting":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("adelfl.strategies.Setting is adelfl.Problem now, which takes batch= by name", DeprecationWarning, 2)
+    return _setting
+
+
+def _setting(
+    fleet: Fleet,
+    layers: int,
+    rounds: int,
+    budget: float,
+    batch: int,
+    learning_rate: LearningRate | float,
+    **more: Any,  # noqa: ANN401 - the other fields of Problem
+) -> Problem:
+    """Make a Problem from the arguments of version 0.1's Setting."""
+    return Problem(fleet, layers, rounds, budget, learning_rate, batch=batch, **more)

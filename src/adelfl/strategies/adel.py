@@ -16,22 +16,14 @@ import numpy as np
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.latency import Exponential, delivery_of, of_devices, work_of
+from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.crew import Crew
 from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
 from adelfl.schedule import Schedule
-from adelfl.strategies.base import (
-    Floats,
-    Ints,
-    Orders,
-    Outcome,
-    Progress,
-    Setting,
-    Strategy,
-    check_choice,
-    check_schedule,
-)
+from adelfl.strategies.base import check_choice
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
+from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, Progress, RoundStrategy, check_schedule
 from adelfl.theory.spread import Spread
 from adelfl.theory.tight import memory
 
@@ -43,12 +35,12 @@ _LIKELY = 0.5  # with few rounds: how often the last layer must arrive, in each 
 _MOST_ROUNDS = 4  # times the given number, where the number is to be found
 
 
-class Adel(Strategy):
+class Adel(RoundStrategy):
     """Planned deadlines and batch sizes for the noise that they leave.
 
     Parameters
     ----------
-    setting : Setting
+    problem : Problem
     schedule : Schedule, optional
         A plan made elsewhere, which is then kept to, and to its number of rounds.
     replan : bool
@@ -68,7 +60,7 @@ class Adel(Strategy):
 
     def __init__(
         self,
-        setting: Setting,
+        problem: Problem,
         *,
         schedule: Schedule | None = None,
         replan: bool = True,
@@ -79,7 +71,7 @@ class Adel(Strategy):
         rounds: Rounds = "given",
         max_rounds: int | None = None,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(problem)
         for key, value, allowed in (
             ("batch_scale", batch_scale, BatchScale),
             ("deadlines", deadlines, Deadlines),
@@ -94,25 +86,25 @@ class Adel(Strategy):
             not isinstance(max_rounds, int) or isinstance(max_rounds, bool) or max_rounds < 1
         ):
             raise ConfigError(f"strategy option max_rounds must be a whole number of at least 1, not {max_rounds!r}")
-        check_schedule(setting, schedule)
-        if setting.devices > 1:
-            setting.problem()  # refuses what no plan can be made for
+        check_schedule(problem, schedule)
+        if problem.devices > 1:
+            problem.planned()  # refuses what no plan can be made for
         self.replan = replan and schedule is None
         self._given = schedule is not None
         self.batch_scale: BatchScale = batch_scale
         self.deadlines: Deadlines = deadlines
         self.average_over: AverageOver = average_over
         self.correction: Correction = correction
-        self.knowledge = Knowledge(setting)
-        variation = getattr(getattr(setting.latency, "law", None), "variation", 1.0)
-        self.beliefs = Beliefs(setting.compute, setting.upload, variation)
-        by_speed = np.argsort(setting.compute, kind="stable")
-        places = np.linspace(0, setting.devices - 1, min(setting.devices, _SAMPLE)).round().astype(np.int64)
+        self.knowledge = Knowledge(problem)
+        variation = getattr(getattr(problem.latency, "law", None), "variation", 1.0)
+        self.beliefs = Beliefs(problem.compute, problem.upload, variation)
+        by_speed = np.argsort(problem.compute, kind="stable")
+        places = np.linspace(0, problem.devices - 1, min(problem.devices, _SAMPLE)).round().astype(np.int64)
         self._sample = by_speed[places]  # who stands for the fleet when the rest is planned again
-        self._rounds = setting.rounds if schedule is None else schedule.rounds
+        self._rounds = problem.rounds if schedule is None else schedule.rounds
         self.chooses_rounds = rounds == "auto" and schedule is None
         if self.chooses_rounds:
-            self._rounds = best_rounds(setting.problem(), max_rounds or _MOST_ROUNDS * setting.rounds, self._weighting)
+            self._rounds = best_rounds(problem.planned(), max_rounds or _MOST_ROUNDS * problem.rounds, self._weighting)
         self._expected: Floats | None = None  # rounds in which somebody delivers each layer
         if schedule is None:
             schedule = self._first_plan()
@@ -156,9 +148,9 @@ class Adel(Strategy):
     def notes(self) -> tuple[str, ...]:
         """Who cannot take part, and how many rounds were chosen."""
         said = []
-        late = self.setting.fleet.upload >= self._T.max()
+        late = self.problem.fleet.upload >= self._T.max()
         if late.any():
-            out = int(self.setting.fleet.count[late].sum())
+            out = int(self.problem.fleet.count[late].sum())
             said.append(f"{out} devices sit out: their uploads outlast every deadline (at most {self._T.max():.4g} s)")
         if self._expected is not None and self._expected[0] < 1.0:
             said.append(f"the first layer is expected to arrive {self._expected[0]:.2g} times in all: too little time")
@@ -178,14 +170,14 @@ class Adel(Strategy):
         """Planned T_t, and rule B3's batch sizes for the speeds that are believed."""
         T = float(self._T[t])
         if self._m is None:
-            sizes = self._schedule.batch_sizes(t, self.setting.group[devices])
-            return Orders(T, self.setting.within_data(sizes, devices), early=True)
+            sizes = self._schedule.batch_sizes(t, self.problem.group[devices])
+            return Orders(T, self.problem.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
-        sizes = np.maximum(1.0, np.floor(self._m[t] * P / self.setting.local_iterations * (T - B) / T))
+        sizes = np.maximum(1.0, np.floor(self._m[t] * P / self.problem.local_iterations * (T - B) / T))
         takes_part = B < T
         if self._given:
-            takes_part &= ~self._schedule.sits_out[self.setting.group[devices]]
-        return Orders(T, self.setting.within_data(np.where(takes_part, sizes, 0.0), devices), early=True)
+            takes_part &= ~self._schedule.sits_out[self.problem.group[devices]]
+        return Orders(T, self.problem.within_data(np.where(takes_part, sizes, 0.0), devices), early=True)
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """The merge, with what is known of the gradients."""
@@ -197,7 +189,7 @@ class Adel(Strategy):
         return self.beliefs.away(devices) if self.replan else super().absent(devices)
 
     def _memory(self, t: int) -> float:
-        return memory(self.learning_rates[t:], self.setting.constants.rho_c)
+        return memory(self.learning_rates[t:], self.problem.constants.rho_c)
 
     # -- learning
 
@@ -205,8 +197,8 @@ class Adel(Strategy):
         """Learn how fast devices are, and give the time that is left to the rounds that are left."""
         o = outcome
         if self.replan:
-            latency, L = self.setting.latency, self.setting.layers
-            through = o.z >= L * self.setting.local_iterations
+            latency, L = self.problem.latency, self.problem.layers
+            through = o.z >= L * self.problem.local_iterations
             when = f"round {o.t + 1}"
             work, silence = work_of(latency, o.z, L, when), None
             if type(latency) is not Exponential:  # a class derived from it has chances of its own
@@ -235,13 +227,13 @@ class Adel(Strategy):
         assert self._m is not None
         return self._m
 
-    def inherit(self, older: Strategy, mine: Ints, theirs: Ints) -> None:
+    def inherit(self, older: RoundStrategy, mine: Ints, theirs: Ints) -> None:
         """Beliefs in devices that both know, and what is known of the gradients; then plan with that."""
         if not (isinstance(older, Adel) and self.replan and older.replan):
             return
         self.beliefs.take_over(older.beliefs, mine, theirs)
         self.knowledge = older.knowledge
-        found = self._plan(0, self.setting.budget)
+        found = self._plan(0, self.problem.budget)
         self._T, self._m = found.T, np.broadcast_to(found.m, found.T.shape).copy()
 
     def looks_at(self, t: int) -> bool:
@@ -255,7 +247,7 @@ class Adel(Strategy):
     # -- planning
 
     def _first_plan(self) -> Schedule:
-        s = self.setting
+        s = self.problem
         fleet = s.fleet
         crew = self._crew(0, fleet.compute, fleet.upload, fleet.count.astype(np.float64), np.ones(fleet.groups))
         found = self._solve(crew, 0, s.budget, THOROUGH)
@@ -286,7 +278,7 @@ class Adel(Strategy):
 
     def _first_crew_by_data(self) -> Crew | None:
         """The fleet with its groups divided by how many samples devices hold; None if that bounds nothing."""
-        s = self.setting
+        s = self.problem
         if s.held is None:
             return None
         alike, count = np.unique(np.stack([s.group, s.held]), axis=1, return_counts=True)
@@ -297,8 +289,8 @@ class Adel(Strategy):
     def _plan(self, t: int, left: float) -> TightPlan:
         """The rounds from t on, with what is believed by now."""
         b, some = self.beliefs, self._sample
-        count = np.full(some.size, self.setting.devices / some.size)
-        held = None if self.setting.held is None else self.setting.held[some]
+        count = np.full(some.size, self.problem.devices / some.size)
+        held = None if self.problem.held is None else self.problem.held[some]
         crew = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some), held)
         return self._solve(crew, t, left, QUICK)
 
@@ -306,7 +298,7 @@ class Adel(Strategy):
         self, t: int, compute: Floats, upload: Floats, count: Floats, there: Floats, held: Floats | None = None
     ) -> Crew:
         """Devices of such speeds, uploads and data, so many of each, who take part so often if they are asked."""
-        s = self.setting
+        s = self.problem
         share = 1.0 if s.cohort is None else s.cohort / s.devices
         return Crew(
             P=compute / s.local_iterations,
@@ -322,7 +314,7 @@ class Adel(Strategy):
         )
 
     def _solve(self, crew: Crew, t: int, budget: float, effort: Effort) -> TightPlan:
-        c, eta = self.setting.constants, self.learning_rates[t:]
+        c, eta = self.problem.constants, self.learning_rates[t:]
         return solve(
             crew,
             eta,

@@ -15,10 +15,11 @@ from typing import Literal
 import numpy as np
 
 from adelfl.errors import ConfigError
-from adelfl.planner import Solution, plan
+from adelfl.planner import Problem, Solution, plan
 from adelfl.schedule import Schedule
-from adelfl.strategies.base import Ints, Orders, Setting, check_choice, check_schedule
+from adelfl.strategies.base import check_choice
 from adelfl.strategies.merge import AverageOver, Correction
+from adelfl.strategies.rounds import Ints, Orders, check_schedule
 from adelfl.strategies.salf import Salf
 
 Deadlines = Literal["planned", "uniform"]
@@ -30,7 +31,7 @@ class AdelPaper(Salf):
 
     Parameters
     ----------
-    setting : Setting
+    problem : Problem
     schedule : Schedule, optional
         A plan made elsewhere, which is then kept to, and to its number of rounds; by default Problem 2 is solved for
         the whole fleet.
@@ -47,7 +48,7 @@ class AdelPaper(Salf):
 
     def __init__(
         self,
-        setting: Setting,
+        problem: Problem,
         *,
         schedule: Schedule | None = None,
         deadlines: Deadlines = "planned",
@@ -55,8 +56,8 @@ class AdelPaper(Salf):
         average_over: AverageOver = "contributors",
         correction: Correction = "unbiased",
     ) -> None:
-        super().__init__(setting, average_over=average_over, correction=correction)
-        check_schedule(setting, schedule)
+        super().__init__(problem, average_over=average_over, correction=correction)
+        check_schedule(problem, schedule)
         check_choice("deadlines", deadlines, Deadlines)
         check_choice("batches", batches, Batches)
         if schedule is not None and (deadlines, batches) != ("planned", "planned"):
@@ -65,7 +66,7 @@ class AdelPaper(Salf):
         self.batches: Batches = batches
         self._notes: tuple[str, ...] = ()
         if schedule is None:
-            solution = plan(setting.problem(), objective="paper")
+            solution = plan(problem, objective="paper")
             schedule = _part_of(solution, deadlines, batches)
             out = sum(s.count for s in solution.sitting_out)
             named = "; ".join(f"{s.name} (× {s.count}): {s.reason}" for s in solution.sitting_out[:3])
@@ -97,8 +98,8 @@ class AdelPaper(Salf):
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """Planned T_t, and B3's batch sizes."""
-        groups = self.setting.group[devices]
-        sizes = self.setting.within_data(self._schedule.batch_sizes(t, groups), devices)
+        groups = self.problem.group[devices]
+        sizes = self.problem.within_data(self._schedule.batch_sizes(t, groups), devices)
         return Orders(float(self._schedule.deadlines[t]), sizes)
 
 
@@ -109,10 +110,10 @@ def _part_of(solution: Solution, deadlines: Deadlines, batches: Batches) -> Sche
         T = np.full(found.rounds, solution.uniform.deadline)
         found = replace(found, deadlines=T, m=solution.uniform.m)
     if batches == "fixed":
-        return replace(found, m=None, batch=problem.baseline_batch)
+        return replace(found, m=None, batch=problem.batch)
     if batches == "proportional":
         fleet, T_mean = problem.fleet, solution.uniform.deadline
         reach = fleet.compute / problem.local_iterations * np.maximum(0.0, 1.0 - fleet.upload / T_mean)
         takes_part = fleet.count * ~found.sits_out
-        return replace(found, m=problem.baseline_batch * takes_part.sum() / (takes_part @ reach))
+        return replace(found, m=problem.batch * takes_part.sum() / (takes_part @ reach))
     return found

@@ -1,287 +1,47 @@
-"""What a strategy is: it knows nothing of torch, Flower or clocks, and answers three questions.
-
-What is device u asked to do in round t, when does round t close, and how much does each device's layer count?
-Every synchronous method is a deadline rule, a batch rule and a U×L matrix A:
-
-    w^l ← w^l − η_t Σ_u A[u,l] g_u^l
-"""
+"""What a strategy is: it knows nothing of torch, Flower or clocks. It is told of events and answers with actions."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any, ClassVar, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from adelfl.errors import ConfigError
-from adelfl.fleet import Fleet
-from adelfl.latency import Exponential, LatencyModel
-from adelfl.learning_rate import LearningRate, as_learning_rate
-from adelfl.planner import Constants, Problem
-from adelfl.planner.problem import MIN_RUN_BUDGET, check_quantities
-from adelfl.schedule import MAX_COUNT, Schedule
-from adelfl.theory import tight
-from adelfl.theory.participation import delivery, log_p_empty
-from adelfl.theory.spread import Spread
+from adelfl.planner import Problem
+from adelfl.schedule import Schedule
+from adelfl.strategies.actions import Actions, Event, View
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """All that a strategy may know before the first round. It need not be true.
-
-    Attributes
-    ----------
-    fleet : Fleet
-        Groups of devices; device numbers count through the groups.
-    layers, rounds, budget
-        L, R, T_max.
-    batch : int
-        The baselines' batch size S.
-    learning_rate : LearningRate or float
-        η_t; a plain number is a constant rate.
-    constants : Constants
-        What the bound needs to know of the losses.
-    cohort : int or None
-        Devices drawn in a round; None for all.
-    local_iterations : int
-        E.
-    latency : LatencyModel
-        How long layers and uploads are thought to take.
-    samples : array_like or None, shape (N,)
-        How many training samples each device holds, infinite where that is not known: batches are no larger. By
-        default what the fleet says; if that says nothing, there is no bound.
-    """
-
-    fleet: Fleet
-    layers: int
-    rounds: int
-    budget: float
-    batch: int
-    learning_rate: LearningRate | float
-    constants: Constants = field(default_factory=Constants)
-    cohort: int | None = None
-    local_iterations: int = 1
-    latency: LatencyModel = field(default_factory=Exponential)
-    samples: ArrayLike | None = None
-
-    def __post_init__(self) -> None:
-        check_quantities(self, "batch", MIN_RUN_BUDGET)
-        if self.samples is not None:
-            held = np.asarray(self.samples, dtype=np.float64)
-            if held.shape not in ((), (self.devices,)) or not np.all(held >= 1):
-                raise ConfigError(
-                    f"samples must be one number of at least 1, or {self.devices} of them, one per device"
-                )
-
-    @cached_property
-    def eta(self) -> Floats:
-        """η_t, shape (R,)."""
-        return self.eta_of(self.rounds)
-
-    def eta_of(self, rounds: int) -> Floats:
-        """η_t of another number of rounds, shape (rounds,)."""
-        return as_learning_rate(self.learning_rate).values(rounds)
-
-    @cached_property
-    def memory(self) -> float:
-        """How many rounds a lasting bias adds up over."""
-        return tight.memory(self.eta, self.constants.rho_c)
-
-    @cached_property
-    def spread(self) -> Spread:
-        """Of the gradients of each layer, as far as it is known before the first round."""
-        return self.constants.spread_of(self.layers)
-
-    @cached_property
-    def everybody(self) -> Ints:
-        """0, 1, …, N − 1; not to be changed."""
-        found = np.arange(self.devices)
-        found.flags.writeable = False
-        return found
-
-    @cached_property
-    def group(self) -> Ints:
-        """The group of each device, shape (N,)."""
-        return np.repeat(np.arange(self.fleet.groups), self.fleet.count)
-
-    @cached_property
-    def compute(self) -> Floats:
-        """P_u of each device, shape (N,)."""
-        return self.fleet.compute[self.group]
-
-    @cached_property
-    def upload(self) -> Floats:
-        """B_u of each device, shape (N,)."""
-        return self.fleet.upload[self.group]
-
-    @cached_property
-    def held(self) -> Floats | None:
-        """Samples that each device holds, shape (N,); None if that bounds nothing."""
-        if self.samples is not None:
-            return np.floor(np.broadcast_to(np.asarray(self.samples, dtype=np.float64), (self.devices,)))
-        return None if self.fleet.samples is None else self.fleet.samples[self.group]
-
-    def within_data(self, batch: Floats | Ints, devices: Ints) -> Ints:
-        """Cut batch sizes of some devices to the samples that each holds."""
-        held = self.held
-        if held is None:
-            return np.minimum(batch, MAX_COUNT).astype(np.int64)
-        return np.minimum(batch, np.minimum(held[devices], MAX_COUNT)).astype(np.int64)
-
-    @cached_property
-    def bounded_fleet(self) -> Fleet:
-        """The fleet with the most samples that a device of each group holds."""
-        if self.held is None:
-            return self.fleet
-        first = np.cumsum(self.fleet.count) - self.fleet.count
-        return replace(self.fleet, samples=np.maximum.reduceat(self.held, first))
-
-    def problem(self) -> Problem:
-        """What the planner is asked."""
-        return Problem(
-            fleet=self.bounded_fleet,
-            layers=self.layers,
-            rounds=self.rounds,
-            budget=self.budget,
-            learning_rate=self.learning_rate,
-            constants=self.constants,
-            cohort=self.cohort,
-            local_iterations=self.local_iterations,
-            baseline_batch=self.batch,
-            latency=self.latency,
-        )
-
-    @property
-    def devices(self) -> int:
-        """N."""
-        return self.fleet.size
-
-    @property
-    def uniform_deadline(self) -> float:
-        """T_max / R."""
-        return self.budget / self.rounds
-
-
-@dataclass(frozen=True, eq=False)
-class Orders:
-    """What the devices of one round are asked to do.
-
-    Attributes
-    ----------
-    deadline : float
-        Seconds until the round closes; infinite to wait for everybody.
-    batch : ndarray of int, shape (U,)
-        S_u; 0 sits the round out.
-    width : ndarray, shape (U,), or None
-        Share of the hidden units that the device trains (HeteroFL), which makes layers and uploads take width² as
-        long; None for the whole model.
-    guaranteed : bool
-        Everybody delivers everything, whatever its speed (the oracle).
-    early : bool
-        Whether the round closes before its deadline when everybody has delivered everything.
-    """
-
-    deadline: float
-    batch: Ints
-    width: Floats | None = None
-    guaranteed: bool = False
-    early: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Progress:
-    """How far the devices of one round came.
-
-    Attributes
-    ----------
-    z : ndarray of int, shape (U,)
-        Layers finished in time, over all local iterations, from the last layer of the first iteration on.
-    layers, local_iterations : int
-        L, E.
-    rate : ndarray, shape (U,)
-        λ_u = P_u (T − B_u)/S_u; 0 for a device that sits out.
-    chances : callable or None
-        Gives P(device u delivers layer l), shape (U, L), where layer times are not the paper's exponential ones.
-    batch : ndarray of int, shape (U,), or None
-        S_u, as it was asked for; None if nobody cares.
-    """
-
-    z: Ints
-    layers: int
-    local_iterations: int
-    rate: Floats
-    chances: Callable[[], Floats] | None = None
-    batch: Ints | None = None
-
-    @cached_property
-    def pi(self) -> Floats:
-        """P(device u delivers layer l), shape (U, L)."""
-        return delivery(self.layers, self.rate) if self.chances is None else self.chances()
-
-    @cached_property
-    def log_p_empty(self) -> Floats:
-        """log p_l, the probability that nobody delivers layer l, shape (L,)."""
-        if self.chances is None:
-            return log_p_empty(self.layers, self.rate)
-        with np.errstate(divide="ignore"):
-            found: Floats = np.log1p(-self.pi).sum(axis=0)
-        return found
-
-    @cached_property
-    def delivered(self) -> Bools:
-        """Whether device u delivers layer l, shape (U, L): z_u ≥ L+1−l, in its first iteration or a later one."""
-        return self.z[:, None] >= np.arange(self.layers, 0, -1)
-
-    @cached_property
-    def finished(self) -> Bools:
-        """Whether device u finished all layers of all its iterations, shape (U,)."""
-        return self.z >= self.layers * self.local_iterations
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a server saw of a round.
-
-    Attributes
-    ----------
-    t : int
-        Which round, from 0.
-    devices : ndarray of int, shape (U,)
-    batch, z : ndarray of int, shape (U,)
-        S_u, and the layers that came.
-    seconds : ndarray, shape (U,)
-        How long each device computed; for one from which nothing came, how long it could have.
-    upload : ndarray, shape (U,)
-        How long each upload took; NaN where nothing came.
-    left : float
-        Seconds of the budget that are left.
-    """
-
-    t: int
-    devices: Ints
-    batch: Ints
-    z: Ints
-    seconds: Floats
-    upload: Floats
-    left: float
-
-
 class Strategy(ABC):
-    """A straggler method for one setting. Options are keyword arguments of ``__init__``."""
+    """A straggler method for one problem: events in, actions out. Options are keyword arguments of ``__init__``.
+
+    Synchronous methods derive from :class:`~adelfl.strategies.rounds.RoundStrategy`, which answers events for them.
+
+    Attributes
+    ----------
+    name : str
+        Its name on the command line.
+    submodels : tuple of float
+        Widths of the submodels that devices may be asked to train; empty if they train the whole model.
+    unhurried : bool
+        Whether the method is simulated in a world where every device delivers everything by the deadline.
+    """
 
     name: ClassVar[str]
+    submodels: ClassVar[tuple[float, ...]] = ()
+    unhurried: ClassVar[bool] = False
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
 
     def __init_subclass__(cls, **more: Any) -> None:  # noqa: ANN401 - whatever the class statement says
         super().__init_subclass__(**more)
@@ -296,40 +56,8 @@ class Strategy(ABC):
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are; a strategy may choose fewer or more than it was asked for."""
-        return self.setting.rounds
-
-    @cached_property
-    def learning_rates(self) -> Floats:
-        """η_t of its rounds, shape (rounds,)."""
-        return self.setting.eta_of(self.rounds)
-
-    def planned(self, t: int) -> float:
-        """Seconds that rounds t, t+1, … (from 0) are meant to take; infinite if nobody can say."""
-        if self.schedule is not None:
-            return float(self.schedule.deadlines[t:].sum())
-        return self.orders(t, np.arange(1)).deadline * (self.rounds - t)
-
-    def believed(self, devices: Ints) -> tuple[Floats, Floats]:
-        """P_u and B_u of some devices, as far as the strategy knows by now."""
-        return self.setting.compute[devices], self.setting.upload[devices]
-
-    def absent(self, devices: Ints) -> Floats:
-        """Probability that each of some devices does not take part though it is asked, as far as is known."""
-        return np.zeros(devices.size)
-
-    def observe(self, outcome: Outcome) -> None:  # noqa: B027 - most strategies do not care
-        """Told after every round what happened in it; a strategy that learns from it overrides this."""
-
-    def inherit(self, older: Strategy, mine: Ints, theirs: Ints) -> None:  # noqa: B027 - most have nothing to pass on
-        """Take over what the strategy of an earlier plan learned; device ``mine[i]`` here was ``theirs[i]`` there."""
-
-    def looks_at(self, t: int) -> bool:
-        """Whether the strategy wants to know after round t what the gradients are like by then."""
-        return False
-
-    def learn(self, spread: Spread) -> None:  # noqa: B027 - most strategies never asked
-        """Told what the gradients of that round were like; layers that nobody sent are NaN."""
+        """Number of rounds; a strategy may choose fewer or more than it was asked for."""
+        return self.problem.rounds
 
     @property
     def schedule(self) -> Schedule | None:
@@ -360,12 +88,16 @@ class Strategy(ABC):
         return ()
 
     @abstractmethod
-    def orders(self, t: int, devices: Ints) -> Orders:
-        """What the devices (numbers from 0) of round t (from 0) are asked to do, and when the round closes."""
+    def react(self, view: View, event: Event) -> Actions:
+        """Decide what to do when something has happened.
 
-    @abstractmethod
-    def weights(self, t: int, progress: Progress) -> Floats:
-        """A, shape (U, L): how much each device's gradient of each layer counts in the merge of round t."""
+        Parameters
+        ----------
+        view : View
+            Time, budget, version of the weights.
+        event : Event
+            What has happened.
+        """
 
 
 Init = Callable[..., None]
@@ -385,7 +117,7 @@ def _remembering(init: Init) -> Init:
 
 
 def _differing(signature: inspect.Signature, *given: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return the arguments after ``self`` and the setting that differ from their defaults."""
+    """Return the arguments after ``self`` and the problem that differ from their defaults."""
     try:
         bound = signature.bind(*given, **options)
     except TypeError:  # raised again by the call itself
@@ -410,28 +142,6 @@ def _in_short(value: object) -> str:
         return f"[{', '.join(map(_in_short, value))}]"
     plain = value is None or isinstance(value, str | int | np.integer | np.floating)
     return (str(value) if plain else type(value).__name__)[:40]
-
-
-def fixed_batch(setting: Setting, devices: Ints, deadline: float, width: Floats | float = 1.0) -> Ints:
-    """The baselines' batch rule: S, or all samples of a device that holds fewer; 0 if its upload does not fit.
-
-    The upload is that of a submodel of the given width.
-    """
-    sizes = np.where(setting.upload[devices] * np.square(width) < deadline, setting.batch, 0)
-    return setting.within_data(sizes, devices)
-
-
-def check_schedule(setting: Setting, schedule: Schedule | None) -> None:
-    """Refuse a given schedule that is not one, or that is for another number of local iterations."""
-    if schedule is None:
-        return
-    if not isinstance(schedule, Schedule):
-        raise ConfigError("strategy option schedule must be a Schedule; it can be given from Python only")
-    if schedule.local_iterations != setting.local_iterations:
-        raise ConfigError(
-            f"the schedule is for {schedule.local_iterations} local iterations, the setting for "
-            f"{setting.local_iterations}; plan with the same number"
-        )
 
 
 def check_choice(key: str, value: str, allowed: object) -> None:

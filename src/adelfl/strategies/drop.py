@@ -7,19 +7,19 @@ Chen et al., "Revisiting distributed synchronous SGD", 2016.
 
 from __future__ import annotations
 
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy, fixed_batch
 from adelfl.strategies.merge import finished_only
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
 
 
-class Drop(Strategy):
+class Drop(RoundStrategy):
     """Average those who finished; the others' work is lost."""
 
     name = "drop"
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, T_max / R."""
-        T = self.setting.uniform_deadline
-        return Orders(T, fixed_batch(self.setting, devices, T))
+        T = self.problem.uniform_deadline
+        return Orders(T, fixed_batch(self.problem, devices, T))
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A[u,l] = 1[finished]/K; nothing if nobody finished."""

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy, fixed_batch
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
 
 WIDTHS = np.array([1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16])
 
 
-class HeteroFL(Strategy):
+class HeteroFL(RoundStrategy):
     """Width-scaled submodels, T_max / R, one batch size; a submodel counts only when it is finished."""
 
     name = "heterofl"
+    submodels = tuple(WIDTHS)
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """The widest submodel whose E·L layers and upload are expected to take no longer than T."""
-        s = self.setting
+        s = self.problem
         T = s.uniform_deadline
         S = s.within_data(np.full(devices.size, s.batch), devices)
         full = s.local_iterations * s.layers * S / s.compute[devices] + s.upload[devices]

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from adelfl.strategies.base import Floats, Progress, Setting
+from adelfl.planner import Problem
+from adelfl.strategies.rounds import Floats, Progress
 from adelfl.theory import tight
 from adelfl.theory.spread import Spread
 
@@ -28,10 +29,10 @@ class Knowledge:
 
     LOOKS, NEW = 10, 0.3  # times in a run, and the weight of what is seen then
 
-    def __init__(self, setting: Setting) -> None:
-        seen = setting.constants.spread
-        self._seen = setting.spread if seen is None else seen.completed(setting.spread)  # negative squares and all
-        self.spread = setting.spread
+    def __init__(self, problem: Problem) -> None:
+        seen = problem.constants.spread
+        self._seen = problem.spread if seen is None else seen.completed(problem.spread)  # negative squares and all
+        self.spread = problem.spread
 
     def is_due(self, t: int, rounds: int) -> bool:
         """Whether round t is one to look at."""

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
 
-class Oracle(Strategy):
+class Oracle(RoundStrategy):
     """FedAvg on devices that are never late. No real method can promise this; larger batches can pass it."""
 
     name = "oracle"
+    unhurried = True
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """S for everybody, done by T_max / R whatever it takes."""
-        batch = self.setting.within_data(np.full(devices.size, self.setting.batch), devices)
-        return Orders(self.setting.uniform_deadline, batch, guaranteed=True)
+        """S for every device, done by T_max / R in the world of this method."""
+        batch = self.problem.within_data(np.full(devices.size, self.problem.batch), devices)
+        return Orders(self.problem.uniform_deadline, batch)
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A = 1/U."""

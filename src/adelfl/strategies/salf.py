@@ -8,17 +8,19 @@ IEEE Transactions on Communications 73(5), 2025.
 
 from __future__ import annotations
 
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Setting, Strategy, check_choice, fixed_batch
+from adelfl.planner import Problem
+from adelfl.strategies.base import check_choice
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
 from adelfl.theory.spread import Spread
 
 
-class Salf(Strategy):
+class Salf(RoundStrategy):
     """Layer-wise merge, T_max / R, one batch size.
 
     Parameters
     ----------
-    setting : Setting
+    problem : Problem
     average_over : {"contributors", "all", "precision", "inverse"}
         Eq. (5); the rule of SALF's released code: over all U devices, one that did not reach a layer counting with the
         old weights; or what :func:`adelfl.strategies.merge.layerwise` has besides.
@@ -29,14 +31,14 @@ class Salf(Strategy):
     name = "salf"
 
     def __init__(
-        self, setting: Setting, *, average_over: AverageOver = "contributors", correction: Correction = "unbiased"
+        self, problem: Problem, *, average_over: AverageOver = "contributors", correction: Correction = "unbiased"
     ) -> None:
-        super().__init__(setting)
+        super().__init__(problem)
         check_choice("average_over", average_over, AverageOver)
         check_choice("correction", correction, Correction)
         self.average_over: AverageOver = average_over
         self.correction: Correction = correction
-        self._knowledge = Knowledge(setting)
+        self._knowledge = Knowledge(problem)
 
     @property
     def label(self) -> str:
@@ -48,12 +50,12 @@ class Salf(Strategy):
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, T_max / R."""
-        T = self.setting.uniform_deadline
-        return Orders(T, fixed_batch(self.setting, devices, T))
+        T = self.problem.uniform_deadline
+        return Orders(T, fixed_batch(self.problem, devices, T))
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """Eq. (5) with the exact p of the batch sizes in force."""
-        s = self.setting
+        s = self.problem
         known = Gradients(self._knowledge.spread, float(self.learning_rates[t]), s.memory)
         return layerwise(progress, self.correction, self.average_over, known)
 

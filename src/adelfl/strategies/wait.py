@@ -11,18 +11,18 @@ import math
 
 import numpy as np
 
-from adelfl.strategies.base import Floats, Ints, Orders, Progress, Strategy
 from adelfl.strategies.merge import finished_only
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
 
-class Wait(Strategy):
+class Wait(RoundStrategy):
     """FedAvg; a round that would end after T_max does not happen."""
 
     name = "wait"
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, no deadline."""
-        return Orders(math.inf, self.setting.within_data(np.full(devices.size, self.setting.batch), devices))
+        return Orders(math.inf, self.problem.within_data(np.full(devices.size, self.problem.batch), devices))
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A = 1/K for those who finished, which is everybody unless some dropped out."""

@@ -184,10 +184,6 @@ class RoundCost:
             return math.inf
         return max(m * self.x_min, float(np.max(scaled * self.B / (scaled - 1.0))))
 
-    def needed_deadline(self) -> Floats:
-        """:func:`needed_deadline` of each group."""
-        return needed_deadline(self.P, self.B, self.x_min)
-
 
 def needed_deadline(P: Floats, B: Floats, x_min: float) -> Floats:
     """B_u + x_min / P_u: a budget per round has a plan iff it exceeds this for every device.

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adelfl.theory import bound
 from adelfl.theory.spread import Spread
 
 Floats = NDArray[np.float64]
@@ -105,30 +104,6 @@ def moments(pi: ArrayLike, v: ArrayLike = 1.0, count: ArrayLike = 1, nodes: int 
     return Moments(alpha, beta, -np.expm1(log_empty))
 
 
-def second_moments(pi: ArrayLike, v: ArrayLike = 1.0) -> Floats:
-    """E[A_u A_w] of one layer, shape (U, U): with it the noise of given device gradients is exact for any fleet."""
-    pi = np.asarray(pi, dtype=np.float64)
-    v = np.broadcast_to(np.asarray(v, dtype=np.float64), pi.shape)
-    scale = np.maximum(pi @ v, v.min()).reshape(1, 1)
-    t, dt = (a.reshape(-1, 1) for a in _nodes(scale, v.min().reshape(1, 1)))
-    # For a device that always delivers (π = 1) this is e^(−tv), which may be too small for a float.
-    factor = np.maximum((1.0 - pi) + pi * np.exp(-t * v), 1e-300)
-    whole = np.exp(np.log(factor).sum(axis=1, keepdims=True))
-    each = pi * v * np.exp(-t * v) / factor
-    found: Floats = np.einsum("nu,nw,n->uw", each, each, (whole * t * dt)[:, 0])
-    np.fill_diagonal(found, moments(pi[:, None], v[:, None]).beta[:, 0])
-    return found
-
-
-def exact_noise(pi: ArrayLike, gradients: ArrayLike, v: ArrayLike = 1.0, factor: float = 1.0) -> float:
-    """E‖c Σ_u A_u g_u − ḡ‖² of one layer for given device gradients, shape (U, parameters)."""
-    g = np.asarray(gradients, dtype=np.float64)
-    pi = np.asarray(pi, dtype=np.float64)
-    alpha = moments(pi[:, None], np.broadcast_to(v, pi.shape)[:, None]).alpha[:, 0]
-    inner, mean = g @ g.T, g.mean(axis=0)
-    return float(factor**2 * np.sum(second_moments(pi, v) * inner) - 2.0 * factor * (alpha @ (g @ mean)) + mean @ mean)
-
-
 @dataclass(frozen=True, eq=False)
 class Noise:
     """E‖merged step − FedAvg's step‖² / η² of one round, by cause; each of shape (..., L).
@@ -204,21 +179,6 @@ def round_noise(
         )
 
 
-def inverse_probability_noise(pi: ArrayLike, batch: ArrayLike, spread: Spread) -> Noise:
-    """The noise of A[u,l] = 1[delivered]/(U π_u,l), which is unbiased for any fleet and any data."""
-    pi = np.asarray(pi, dtype=np.float64)
-    S = np.asarray(batch, dtype=np.float64)[..., None]
-    U = pi.shape[-2]
-    square = 1.0 / (U**2 * pi)  # E[A²]
-    total = 1.0 + np.sum(square - 1.0 / U**2, axis=-2)  # E[(Σ A)²]
-    return Noise(
-        spread.sigma2 * np.sum(square / S, axis=-2),
-        spread.zeta2 * (np.sum(square, axis=-2) - total / U),
-        (total - 1.0) * spread.norm2,
-        np.zeros_like(total),
-    )
-
-
 def precision(batch: ArrayLike, spread: Spread, memory: float = 1.0) -> Floats:
     """v_u = 1/(σ_l²/S_u + M ζ_l²), shape (..., U, L): of all weights the ones with the least lasting noise.
 
@@ -237,17 +197,6 @@ def memory(eta: ArrayLike, rho_c: float) -> float:
     eta = np.atleast_1d(np.asarray(eta, dtype=np.float64))
     pull = float(np.mean(eta)) * rho_c
     return float(eta.size if pull * eta.size <= 1.0 else max(1.0, 1.0 / pull))
-
-
-def tight_bound(eta: ArrayLike, noise: ArrayLike, *, rho_c: float, rho_s: float, Gamma: float, Delta1: float) -> float:
-    """What E‖w_{R+1} − w*‖² is at most, from the noise of every round, where everybody's chances are alike.
-
-    E‖w_{t+1} − w*‖² ≤ (1 − η_t ρ_c) E‖w_t − w*‖² + η_t² (N_t + 6 ρ_s Γ), unrolled. With unequal chances the merge is
-    biased, and it holds for inverse probabilities only.
-    """
-    a = bound.weights(eta, rho_c)
-    every = np.asarray(noise, dtype=np.float64) + 6.0 * rho_s * Gamma
-    return float(a @ every + Delta1 * bound.initial_error_left(eta, rho_c))
 
 
 def correction(

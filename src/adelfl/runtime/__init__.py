@@ -1,0 +1,1 @@
+"""One loop for simulated and for real runs."""

@@ -1,0 +1,87 @@
+"""What does the tasks: a simulation on a virtual clock, or the nodes of a Flower deployment on a real one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from adelfl.strategies.actions import Event, Ints, Merge, Tasks
+from adelfl.theory.spread import Spread
+
+
+class Change(Protocol):
+    """What a merge comes to; nothing of it has touched the model yet."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Σ_u A[u,l] (w_u − w) of each parameter that was delivered: arrays of NumPy or tensors of torch."""
+        ...
+
+    @property
+    def buffers(self) -> Mapping[str, Any]:
+        """New values of running statistics that changed."""
+        ...
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the devices that contributed; NaN if it is not known."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A merge that was computed.
+
+    Attributes
+    ----------
+    change : Change or None
+        What it comes to; None if nothing was delivered.
+    spread : Spread or None
+        Statistics of the gradients, if the merge asked for them.
+    """
+
+    change: Change | None
+    spread: Spread | None = None
+
+
+Compute = Callable[[], Computed]
+"""Computes a merge, from the weights as they are when it is called."""
+
+
+class Backend(ABC):
+    """Does tasks and reports events. It knows nothing of methods.
+
+    Attributes
+    ----------
+    ahead : int
+        How many merges may be decided before the first of them is computed: many where time is virtual, 1 where it is
+        real. A strategy that wants to know the gradients gets them before it goes on, in either case.
+    """
+
+    ahead: int = 1
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds since the run began."""
+
+    @abstractmethod
+    def dispatch(self, tasks: Tasks, version: int) -> None:
+        """Let devices begin, from weights of a version."""
+
+    @abstractmethod
+    def next(self, wake_at: float | None) -> Event | None:
+        """Wait for what happens next, at most until ``wake_at``; None if nothing is under way that could happen."""
+
+    @abstractmethod
+    def cohort(self, k: int, size: int | None) -> Ints:
+        """Return the devices of the k-th cohort: some drawn at random, or all, of those that can be asked."""
+
+    @abstractmethod
+    def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
+        """Do what can be done for some merges before their weights are known."""
+
+    def fills(self, merge: Merge) -> float:
+        """Return the share of the memory for prepared merges that one fills; no more are decided when it is full."""
+        return 0.0

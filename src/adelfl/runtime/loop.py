@@ -1,0 +1,126 @@
+"""One loop for simulated and for real runs: events in, ``strategy.react``, actions out.
+
+    event ──► strategy.react(view, event) ──► merge? ──► dispatch ──► next event, until the budget is used up
+
+What happens when does not depend on the weights, unless a strategy asks for gradients. So decisions may run ahead of
+computing: :meth:`Loop.steps` decides, and :meth:`Loop.run` computes the steps, some at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from adelfl.runtime.backend import Backend, Compute, Computed
+from adelfl.strategies.actions import Event, Merge, Merged, Started, View
+from adelfl.strategies.base import Strategy
+
+_ROUNDING = 1e-9
+"""Share of the budget by which sums of deadlines may exceed it."""
+
+
+@dataclass(eq=False)
+class Step:
+    """One merge: decided, and then computed.
+
+    Attributes
+    ----------
+    version : int
+        Version of the weights after it, from 1.
+    began, time : float
+        When the step before it happened, and when this one does.
+    merge : Merge
+        What is merged.
+    following : float
+        When the next step happens, if that is decided already; infinite for the last one, NaN if it is not known.
+    computed : Computed or None
+        What it came to; None before it is computed.
+    """
+
+    version: int
+    began: float
+    time: float
+    merge: Merge
+    following: float = math.nan
+    computed: Computed | None = None
+
+
+class Loop:
+    """Run a strategy on a backend.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        The method.
+    backend : Backend
+        Where tasks are done.
+    budget : float
+        Seconds after which nothing counts any more.
+    """
+
+    def __init__(self, strategy: Strategy, backend: Backend, budget: float) -> None:
+        self.strategy, self.backend, self.budget = strategy, backend, budget
+        self.version = 0
+
+    def run(self, steps: Iterator[Step], apply: Callable[[Step], None], keep: Callable[[Step], None]) -> None:
+        """Compute steps until the end.
+
+        Parameters
+        ----------
+        steps : iterator of Step
+            What :meth:`steps` gives; of a run that is continued, the steps that are left.
+        apply : callable
+            Moves the model by a step that was computed.
+        keep : callable
+            Evaluates and records a step that was applied.
+        """
+        upcoming = self._some(steps)
+        while upcoming:
+            step, compute = upcoming.popleft()
+            step.computed = compute()
+            apply(step)
+            if self.backend.ahead > 1:  # whether a step is evaluated depends on when the next one happens
+                upcoming = upcoming or self._some(steps)
+                step.following = upcoming[0][0].time if upcoming else math.inf
+                keep(step)
+            else:
+                keep(step)
+                upcoming = self._some(steps)
+
+    def _some(self, steps: Iterator[Step]) -> deque[tuple[Step, Compute]]:
+        """Decide some steps ahead; the last of them may be one whose gradients the strategy wants to know."""
+        few: list[Step] = []
+        filled = 0.0
+        for step in islice(steps, self.backend.ahead):
+            few.append(step)
+            filled += self.backend.fills(step.merge)
+            if step.merge.spread or filled >= 1.0:
+                break
+        return deque(zip(few, self.backend.prepare([step.merge for step in few]), strict=True))
+
+    def steps(self) -> Iterator[Step]:
+        """Yield every merge of the run. One that asks for gradients must be computed before the next is asked for."""
+        events: deque[Event] = deque([Started()])
+        wake_at: float | None = None
+        began = self.backend.now()
+        while True:
+            event = events.popleft() if events else self.backend.next(wake_at)
+            now = self.backend.now()
+            if event is None or now > self.budget * (1.0 + _ROUNDING):
+                return
+            view = View(now, self.budget, self.version, self.backend.cohort)
+            actions = self.strategy.react(view, event)
+            if actions.merge is not None:
+                self.version += 1
+                step = Step(self.version, began, now, actions.merge)
+                yield step
+                began = now
+                events.append(Merged(self.version, None if step.computed is None else step.computed.spread))
+            for tasks in actions.dispatch:
+                self.backend.dispatch(tasks, self.version)
+            wake_at = actions.wake_at
+            if actions.stop:
+                return

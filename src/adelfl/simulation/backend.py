@@ -1,0 +1,286 @@
+"""The simulated backend: a virtual clock, a heap of events, and an engine that computes what devices would send.
+
+All luck is drawn from the seed and the tasks' number, so that strategies share it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adelfl.data.partition import Partition
+from adelfl.errors import AdelError, ConfigError
+from adelfl.learning.estimate import look_at
+from adelfl.learning.layers import Layer
+from adelfl.learning.masks import draws_numbers, mask_seeds
+from adelfl.learning.work import Change, Engine, RoundWork, Samples, joined_work
+from adelfl.runtime.backend import Backend, Compute, Computed
+from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work
+from adelfl.simulation.world import World
+from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
+from adelfl.strategies.rounds import Progress
+
+_AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # merges, and their samples, that are prepared before they are computed
+_MOST_DRAWN = 1 << 29  # samples of a round, over all devices and local iterations: 4 GiB of random numbers
+
+
+class TrainingError(AdelError):
+    """Training broke down: a loss or a weight is not a finite number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """The model of a run and how it is trained.
+
+    Attributes
+    ----------
+    model : nn.Module
+        In training mode; the backend reads its weights.
+    layers : tuple of Layer
+        Its layers, input side first.
+    samples : Samples
+        All training samples.
+    engine : Engine
+        Computes updates.
+    """
+
+    model: nn.Module
+    layers: tuple[Layer, ...]
+    samples: Samples
+    engine: Engine
+
+
+class Simulated(Backend):
+    """Do tasks on a virtual clock.
+
+    Parameters
+    ----------
+    world : World
+        What happens to devices.
+    partition : Partition
+        Which device holds which samples.
+    learner : Learner
+        What computes their updates.
+    seed : int
+        The run's.
+    oversample : bool
+        Whether a batch may be larger than the data of its device.
+    """
+
+    ahead = _AHEAD
+
+    def __init__(
+        self, world: World, partition: Partition, learner: Learner, seed: int, *, oversample: bool = False
+    ) -> None:
+        self.world, self.partition, self.learner, self.seed = world, partition, learner, seed
+        self.oversample = oversample
+        self._now = 0.0
+        self._heap: list[tuple[float, int, Arrivals]] = []
+        self._order, self._numbers = count(), count()
+        self._everyone = np.arange(len(partition))
+        self._everyone.flags.writeable = False
+        self._draws_masks = draws_numbers(learner.model, learner.samples.x[:2])
+        self.past = Past(learner.model)
+
+    def now(self) -> float:
+        """Virtual seconds since the run began."""
+        return self._now
+
+    def cohort(self, k: int, size: int | None) -> Ints:
+        """Return all devices, or a random choice in ascending order."""
+        N = self._everyone.size
+        return self._everyone if size in (None, N) else draw_cohort(N, size, self.seed, k)
+
+    def dispatch(self, tasks: Tasks, version: int) -> None:
+        """Draw how far each device will come, and when that will be known."""
+        number = next(self._numbers)
+        tasks = self._within_data(tasks, number)
+        work = draw_work(self.world, tasks, number, self._now, len(self.learner.layers))
+        if tasks.together:
+            self._push(work.length, Arrivals(tasks, number, version, self._now, work.z, work.seconds, work.upload))
+            return
+        self.past.want(version, tasks.devices.size)
+        for i in range(tasks.devices.size):
+            one = slice(i, i + 1)
+            width = None if tasks.width is None else tasks.width[one]
+            alone = replace(tasks, devices=tasks.devices[one], batch=tasks.batch[one], width=width)
+            own = number if i == 0 else next(self._numbers)  # samples are drawn by it
+            event = Arrivals(alone, own, version, self._now, work.z[one], work.seconds[one], work.upload[one])
+            self._push(float(work.done[i]), event)
+
+    def _push(self, seconds: float, event: Arrivals) -> None:
+        heapq.heappush(self._heap, (self._now + seconds, next(self._order), event))
+
+    def next(self, wake_at: float | None) -> Event | None:
+        """Advance the clock to the next event."""
+        if wake_at is not None and (not self._heap or wake_at < self._heap[0][0]):
+            self._now = max(self._now, wake_at)
+            return Timer()
+        if not self._heap:
+            return None
+        self._now, _, event = heapq.heappop(self._heap)
+        if not event.tasks.together and not event.z.any():
+            self.past.release([event])
+        return event
+
+    def _within_data(self, tasks: Tasks, number: int) -> Tasks:
+        """Cut batches to what each device holds, unless they may repeat samples; refuse what cannot be drawn."""
+        batch = tasks.batch
+        if not self.oversample:
+            batch = np.minimum(batch, self.partition.sizes[tasks.devices]).astype(np.int64)
+            if not np.array_equal(batch, tasks.batch):
+                tasks = replace(tasks, batch=batch)
+        most = int(batch.max(initial=0))
+        if most * tasks.devices.size * tasks.steps > _MOST_DRAWN:
+            raise ConfigError(
+                f"round {number + 1} asks {tasks.devices.size:,} devices for batches of up to {most:,} samples, too "
+                "many to draw; lower the budget or the batch size, or leave oversample off"
+            )
+        return tasks
+
+    # -- computing
+
+    def fills(self, merge: Merge) -> float:
+        """Return the share of the samples that may be prepared at a time."""
+        return sum(int(a.tasks.batch.sum()) for a in merge.arrivals) / _AHEAD_SAMPLES
+
+    def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
+        """Draw the samples of some merges at once, and sort them, as long as training has not swept the caches."""
+        arrivals = [a for merge in merges for a in merge.arrivals]
+        asked = [(a.number, a.tasks.devices, a.tasks.batch) for a in arrivals]
+        steps = arrivals[0].tasks.steps if arrivals else 1
+        drawn = draw_rows(self.partition, self.seed, asked, steps) if asked else []
+        rows = {id(a): own for a, own in zip(arrivals, drawn, strict=True)}
+        return [self._compute(merge, rows) for merge in merges]
+
+    def _compute(self, merge: Merge, rows: dict[int, tuple[Ints, ...]]) -> Compute:
+        work = [self._work(a, A, rows[id(a)]) for a, A in zip(merge.arrivals, merge.A, strict=True)]
+        if merge.of == "changes" and len(work) == 1 and merge.arrivals[0].tasks.together:
+            (only,) = work
+            train = self.learner.engine.prepare(only) if only.contributes.any() else None
+            return partial(self._together, merge, only, train)
+        return partial(self._apart, merge, work)
+
+    def _work(self, a: Arrivals, A: Floats, rows: tuple[Ints, ...]) -> RoundWork:
+        tasks = a.tasks
+        progress = Progress(a.z, len(self.learner.layers), tasks.steps, np.ones(a.z.size))
+        seeds = mask_seeds(self.seed, a.number, tasks.devices) if self._draws_masks else None
+        return RoundWork(rows, tasks.batch, A, progress, tasks.rate, tasks.width, seeds)
+
+    def _together(self, merge: Merge, work: RoundWork, train: Callable[[], Change] | None) -> Computed:
+        """Compute the devices of one dispatch, which started from the weights as they are."""
+        self.past.advance()
+        if train is None:
+            return Computed(None)
+        learner, number = self.learner, merge.arrivals[0].number
+        with _few_samples(number):
+            spread = look_at(learner.model, learner.layers, learner.samples, work) if merge.spread else None
+            return Computed(_checked(train(), number, work.eta), spread)
+
+    def _apart(self, merge: Merge, work: list[RoundWork]) -> Computed:
+        """Compute devices that started from weights of several versions, those of each version together."""
+        self.past.advance()
+        groups: dict[tuple[int, float], list[RoundWork]] = {}
+        for a, w in zip(merge.arrivals, work, strict=True):
+            groups.setdefault((a.version, w.eta), []).append(w)
+        total: dict[str, Tensor] = {}
+        losses, devices = 0.0, 0
+        for (version, rate), alike in groups.items():
+            joined = joined_work(alike)
+            number = int(joined.contributes.sum())
+            if number == 0:
+                continue
+            with self.past.at(version) as behind, _few_samples(self.past.version):
+                change = _checked(self.learner.engine.run(joined), self.past.version, rate)
+            losses, devices = losses + change.loss * number, devices + number
+            for name, step in change.parameters.items():
+                total[name] = total[name] + step if name in total else step
+            if merge.of == "models":
+                share = torch.from_numpy((joined.A * joined.progress.delivered).sum(axis=0))
+                for l, layer in enumerate(self.learner.layers):
+                    for name in layer.parameters:
+                        if name in total:
+                            total[name] = total[name] - float(share[l]) * behind[name]
+        self.past.release(merge.arrivals)
+        return Computed(Change(total, {}, losses / devices) if devices else None)
+
+
+class Past:
+    """Weights of earlier versions, as long as a device that started from them is under way.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Whose weights.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.parameters = dict(model.named_parameters())
+        self.version = -1  # of the weights as they are
+        self.kept: dict[int, dict[str, Tensor]] = {}
+        self._wanted: Counter[int] = Counter()
+
+    def want(self, version: int, devices: int) -> None:
+        """Note that some devices start from a version."""
+        self._wanted[version] += devices
+
+    def advance(self) -> None:
+        """Note that a merge is computed, from weights of the next version; keep them if a device started from them."""
+        self.version += 1
+        if self._wanted[self.version]:
+            self.kept[self.version] = {name: p.detach().clone() for name, p in self.parameters.items()}
+
+    @contextmanager
+    def at(self, version: int) -> Iterator[dict[str, Tensor]]:
+        """Give the model its weights of a version for a while; yields how far it has moved since."""
+        now = {name: p.detach().clone() for name, p in self.parameters.items()}
+        then = self.kept.get(version, now)
+        try:
+            self._load(then)
+            yield {name: now[name] - then[name] for name in now}
+        finally:
+            self._load(now)
+
+    @torch.no_grad()
+    def _load(self, weights: dict[str, Tensor]) -> None:
+        for name, p in self.parameters.items():
+            p.copy_(weights[name])
+
+    def release(self, arrivals: Iterable[Arrivals]) -> None:
+        """Forget weights that no device under way needs any more."""
+        for a in arrivals:
+            self._wanted[a.version] -= a.tasks.devices.size
+            if self._wanted[a.version] <= 0:
+                del self._wanted[a.version]
+                self.kept.pop(a.version, None)
+
+
+def _checked(change: Change, number: int, rate: float) -> Change:
+    if not math.isfinite(change.loss):
+        raise TrainingError(
+            f"the training loss became {change.loss} in round {number + 1}; lower the learning rate (now {rate:g})"
+        )
+    return change
+
+
+@contextmanager
+def _few_samples(number: int) -> Iterator[None]:
+    """Say what batch norm cannot do in words that help."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise TrainingError(
+            f"a device trains on a single sample in round {number + 1}, which batch norm cannot; use norm = 'group'"
+        ) from None

@@ -1,0 +1,281 @@
+"""Synchronous methods: three questions, and what they make of events.
+
+What is device u asked to do in round t, when does round t close, and how much does each device's layer count?
+Every synchronous method is a deadline rule, a batch rule and a U×L matrix A:
+
+    w^l ← w^l − η_t Σ_u A[u,l] g_u^l
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.errors import ConfigError
+from adelfl.latency import Exponential, delivery_of, of_devices
+from adelfl.planner import Problem
+from adelfl.schedule import Schedule
+from adelfl.strategies.actions import Actions, Arrivals, Event, Merge, Merged, Tasks, View
+from adelfl.strategies.base import Strategy
+from adelfl.theory.participation import delivery, log_p_empty
+from adelfl.theory.spread import Spread
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """What the devices of one round are asked to do.
+
+    Attributes
+    ----------
+    deadline : float
+        Seconds until the round closes; infinite to wait for everybody.
+    batch : ndarray of int, shape (U,)
+        S_u; 0 sits the round out.
+    width : ndarray, shape (U,), or None
+        Share of the hidden units that the device trains (HeteroFL), which makes layers and uploads take width² as
+        long; None for the whole model.
+    early : bool
+        Whether the round closes before its deadline when everybody has delivered everything.
+    """
+
+    deadline: float
+    batch: Ints
+    width: Floats | None = None
+    early: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """How far the devices of one round came.
+
+    Attributes
+    ----------
+    z : ndarray of int, shape (U,)
+        Layers finished in time, over all local iterations, from the last layer of the first iteration on.
+    layers, local_iterations : int
+        L, E.
+    rate : ndarray, shape (U,)
+        λ_u = P_u (T − B_u)/S_u; 0 for a device that sits out.
+    chances : callable or None
+        Gives P(device u delivers layer l), shape (U, L), where layer times are not the paper's exponential ones.
+    batch : ndarray of int, shape (U,), or None
+        S_u, as it was asked for; None if nobody cares.
+    """
+
+    z: Ints
+    layers: int
+    local_iterations: int
+    rate: Floats
+    chances: Callable[[], Floats] | None = None
+    batch: Ints | None = None
+
+    @cached_property
+    def pi(self) -> Floats:
+        """P(device u delivers layer l), shape (U, L)."""
+        return delivery(self.layers, self.rate) if self.chances is None else self.chances()
+
+    @cached_property
+    def log_p_empty(self) -> Floats:
+        """log p_l, the probability that nobody delivers layer l, shape (L,)."""
+        if self.chances is None:
+            return log_p_empty(self.layers, self.rate)
+        with np.errstate(divide="ignore"):
+            found: Floats = np.log1p(-self.pi).sum(axis=0)
+        return found
+
+    @cached_property
+    def delivered(self) -> Bools:
+        """Whether device u delivers layer l, shape (U, L): z_u ≥ L+1−l, in its first iteration or a later one."""
+        return self.z[:, None] >= np.arange(self.layers, 0, -1)
+
+    @cached_property
+    def finished(self) -> Bools:
+        """Whether device u finished all layers of all its iterations, shape (U,)."""
+        return self.z >= self.layers * self.local_iterations
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a server saw of a round.
+
+    Attributes
+    ----------
+    t : int
+        Which round, from 0.
+    devices : ndarray of int, shape (U,)
+    batch, z : ndarray of int, shape (U,)
+        S_u, and the layers that came.
+    seconds : ndarray, shape (U,)
+        How long each device computed; for one from which nothing came, how long it could have.
+    upload : ndarray, shape (U,)
+        How long each upload took; NaN where nothing came.
+    left : float
+        Seconds of the budget that are left.
+    """
+
+    t: int
+    devices: Ints
+    batch: Ints
+    z: Ints
+    seconds: Floats
+    upload: Floats
+    left: float
+
+
+class RoundStrategy(Strategy):
+    """A synchronous method: rounds, each with one deadline, whose devices all start from the same weights."""
+
+    _t = 0  # the round that is going on, from 0
+
+    @abstractmethod
+    def orders(self, t: int, devices: Ints) -> Orders:
+        """What the devices (numbers from 0) of round t (from 0) are asked to do, and when the round closes."""
+
+    @abstractmethod
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """A, shape (U, L): how much each device's gradient of each layer counts in the merge of round t."""
+
+    @cached_property
+    def learning_rates(self) -> Floats:
+        """η_t of its rounds, shape (rounds,)."""
+        return self.problem.eta_of(self.rounds)
+
+    def planned(self, t: int) -> float:
+        """Seconds that rounds t, t+1, … (from 0) are meant to take; infinite if nobody can say."""
+        if self.schedule is not None:
+            return float(self.schedule.deadlines[t:].sum())
+        return self.orders(t, np.arange(1)).deadline * (self.rounds - t)
+
+    def believed(self, devices: Ints) -> tuple[Floats, Floats]:
+        """P_u and B_u of some devices, as far as the strategy knows by now."""
+        return self.problem.compute[devices], self.problem.upload[devices]
+
+    def absent(self, devices: Ints) -> Floats:
+        """Probability that each of some devices does not take part though it is asked, as far as is known."""
+        return np.zeros(devices.size)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Told after every round what happened in it; a strategy that learns from it overrides this."""
+
+    def inherit(self, older: RoundStrategy, mine: Ints, theirs: Ints) -> None:
+        """Take over what the strategy of an earlier plan learned; device ``mine[i]`` here was ``theirs[i]`` there."""
+
+    def looks_at(self, t: int) -> bool:
+        """Whether the strategy wants to know after round t what the gradients are like by then."""
+        return False
+
+    def learn(self, spread: Spread) -> None:
+        """Told what the gradients of that round were like; layers that nobody sent are NaN."""
+
+    # -- events
+
+    def react(self, view: View, event: Event) -> Actions:
+        """Open rounds one after another; merge each when it closes."""
+        if isinstance(event, Arrivals):
+            return self._close(view, event)
+        if isinstance(event, Merged):
+            if event.spread is not None:
+                self.learn(event.spread)
+            self._t += 1
+        return self._open(view)
+
+    def _open(self, view: View) -> Actions:
+        t, s = self._t, self.problem
+        if t >= self.rounds:
+            return Actions(stop=True)
+        devices = view.cohort(t, s.cohort)
+        orders = self.orders(t, devices)
+        check_orders(self, orders, devices)
+        rate = float(self.learning_rates[t])
+        tasks = Tasks(
+            devices, orders.batch, s.local_iterations, rate, orders.deadline, orders.width, early=orders.early
+        )
+        return Actions(dispatch=(tasks,))
+
+    def _close(self, view: View, event: Arrivals) -> Actions:
+        t, tasks = self._t, event.tasks
+        A = np.asarray(self.weights(t, self.progress(event)), dtype=np.float64)
+        if not np.isfinite(A).all():
+            raise ConfigError(f"strategy {self.name!r}: weights gave numbers that are not finite in round {t + 1}")
+        if A.shape != (tasks.devices.size, self.problem.layers):
+            wanted = f"({tasks.devices.size}, {self.problem.layers}), devices by layers"
+            raise ConfigError(f"strategy {self.name!r}: weights must have shape {wanted}, not {A.shape}")
+        if type(self).observe is not RoundStrategy.observe:
+            # Of a device from which nothing came, the time that it was thought to have.
+            _, upload = self.believed(tasks.devices)
+            had = np.maximum(tasks.cutoff - upload * _cost(tasks), 0.0)
+            seconds = np.where(np.isnan(event.seconds), had, event.seconds)
+            self.observe(Outcome(t, tasks.devices, tasks.batch, event.z, seconds, event.upload, view.left))
+        return Actions(merge=Merge((event,), (A,), spread=self.looks_at(t)))
+
+    def progress(self, event: Arrivals) -> Progress:
+        """Return how far the devices of a round came, beside how far they were expected to come."""
+        tasks, s = event.tasks, self.problem
+        L, E, T = s.layers, tasks.steps, tasks.cutoff
+        if np.isinf(T):
+            return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0))
+        P, B = self.believed(tasks.devices)
+        scale = _cost(tasks)
+        cost, B = np.maximum(tasks.batch * scale, 1e-300), B * scale
+        asked = tasks.batch > 0
+        rate = np.where(asked, P * np.maximum(T - B, 0.0) / cost, 0.0)
+        chances, absent = None, self.absent(tasks.devices)
+        if type(s.latency) is not Exponential or absent.any():  # a class derived from it has chances of its own
+            believed, when = of_devices(s.latency, tasks.devices), f"round {self._t + 1}"
+
+            def chances() -> Floats:
+                found = delivery_of(believed, cost / P, B, np.full(asked.size, T), L, when)
+                return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * found, 0.0)
+
+        return Progress(event.z, L, E, rate, chances, tasks.batch)
+
+
+def _cost(tasks: Tasks) -> Floats | float:
+    """Share of the whole model's work and bytes: a submodel is as much smaller to train as to send."""
+    return 1.0 if tasks.width is None else tasks.width**2
+
+
+def check_orders(strategy: Strategy, orders: Orders, devices: Ints) -> None:
+    """Raise ConfigError if what a strategy asks for cannot be done."""
+    if not isinstance(orders, Orders):
+        raise ConfigError(f"strategy {strategy.name!r}: orders gave {orders!r}, which is no Orders")
+    said, batch = f"strategy {strategy.name!r}: orders gave", orders.batch
+    if np.shape(batch) != devices.shape:
+        raise ConfigError(f"{said} batch sizes of shape {np.shape(batch)} for {devices.size} devices")
+    if not isinstance(batch, np.ndarray) or batch.dtype.kind not in "iu":
+        raise ConfigError(f"{said} batch sizes that are not an array of whole numbers")
+    if batch.size and batch.min() < 0:
+        raise ConfigError(f"{said} a batch size of {batch.min()}; 0 lets a device sit out")
+    if not orders.deadline >= 0.0:
+        raise ConfigError(f"{said} a deadline of {orders.deadline} s; it must not be negative")
+
+
+def fixed_batch(problem: Problem, devices: Ints, deadline: float, width: Floats | float = 1.0) -> Ints:
+    """The baselines' batch rule: S, or all samples of a device that holds fewer; 0 if its upload does not fit.
+
+    The upload is that of a submodel of the given width.
+    """
+    sizes = np.where(problem.upload[devices] * np.square(width) < deadline, problem.batch, 0)
+    return problem.within_data(sizes, devices)
+
+
+def check_schedule(problem: Problem, schedule: Schedule | None) -> None:
+    """Refuse a given schedule that is not one, or that is for another number of local iterations."""
+    if schedule is None:
+        return
+    if not isinstance(schedule, Schedule):
+        raise ConfigError("strategy option schedule must be a Schedule; it can be given from Python only")
+    if schedule.local_iterations != problem.local_iterations:
+        raise ConfigError(
+            f"the schedule is for {schedule.local_iterations} local iterations, the problem for "
+            f"{problem.local_iterations}; plan with the same number"
+        )
