@@ -97,10 +97,10 @@ STATED = 0.85
 """Mean depth that section IV states for CIFAR-10."""
 
 INFERRED = 0.41
-"""Mean depth at Table II's largest budget that its baselines point to; `docs/reproduction.md` shows how."""
+"""Mean depth assumed at Table II's largest budget, from earlier trials; to be confirmed by `fit_regime`."""
 
 INFERRED_FIG_3 = 0.33
-"""The same for Fig. 3, whose text gives one number for a baseline: SALF ends at 53 %."""
+"""The same for Fig. 3: a guess, since the text gives one number for a baseline, SALF's 53 %."""
 
 
 def _cifar(name: str, scale: str, partition: str, local_iterations: int = 1) -> tuple[tuple[str, ...], int]:
