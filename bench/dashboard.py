@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from adelfl.clock import monotonic
-from adelfl.dashboard.shelf import Shelf
+from adelfl.dashboard.run_index import RunIndex
 from adelfl.record import RunWriter
 
 LAYERS = ["dense1", "dense2", "dense3"]
@@ -68,7 +68,7 @@ def ask(address: str, path: str) -> tuple[float, bytes]:
 def parts(folder: Path, devices: int) -> None:
     """What one look at the files costs, in this process."""
     start, used = monotonic(), os.times().user + os.times().system
-    shelf = Shelf(folder)
+    shelf = RunIndex(folder)
     shelf.look()
     used = os.times().user + os.times().system - used
     print(f"{'first look, in process':44}{(monotonic() - start) * 1e3:9.0f} ms, {used * 1e3:.0f} ms of CPU")

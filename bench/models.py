@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.learning.engines import LocalWork, build_engine, keep_memory
-from adelfl.learning.layers import find_layers
-from adelfl.learning.models import build_model
-from adelfl.learning.work import RoundWork, Samples
 from adelfl.strategies.rounds import Progress
+from adelfl.training.engines import LocalWork, build_engine, keep_memory
+from adelfl.training.layers import find_layers
+from adelfl.training.models import build_model
+from adelfl.training.work import RoundWork, Samples
 
 DEVICES, CLASSES = 30, 10
 

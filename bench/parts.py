@@ -22,10 +22,10 @@ import measure
 import workloads
 from adelfl_sim import Adelfl
 
-from adelfl.learning import fused
-from adelfl.learning.engines import LocalWork, build_engine
-from adelfl.learning.work import RoundWork, Samples
 from adelfl.strategies.rounds import Progress
+from adelfl.training import fused
+from adelfl.training.engines import LocalWork, build_engine
+from adelfl.training.work import RoundWork, Samples
 
 T = TypeVar("T")
 

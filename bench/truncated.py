@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.learning.layers import Layer, find_layers
-from adelfl.learning.models import build_model
-from adelfl.learning.truncated import Truncation, train
+from adelfl.training.layers import Layer, find_layers
+from adelfl.training.models import build_model
+from adelfl.training.truncated import Truncation, train
 
 WORKLOADS = {"vgg11": (0.5, 16), "transformer": (4.0, 32)}  # width, batch
 

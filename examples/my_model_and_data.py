@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import adelfl as ad
 from adelfl.data import iid
-from adelfl.learning.layers import find_layers
 from adelfl.strategies import find_strategy
+from adelfl.training.layers import find_layers
 
 
 def two_rings(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -24,8 +24,8 @@ class Adelfl:
         import torch_models
 
         from adelfl.data import Dataset, Partition
-        from adelfl.learning.engines import keep_memory
-        from adelfl.learning.layers import find_layers
+        from adelfl.training.engines import keep_memory
+        from adelfl.training.layers import find_layers
 
         torch.set_num_threads(asked.threads)
         keep_memory()

@@ -3,7 +3,7 @@
 import numpy as np
 
 from adelfl.theory import bound
-from adelfl.theory.tight import Noise
+from adelfl.theory.round_noise import Noise
 
 
 def inverse_probability_noise(pi, batch, spread):

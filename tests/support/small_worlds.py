@@ -21,10 +21,6 @@ from torch.nn import functional
 from adelfl.cli import main
 from adelfl.data import Dataset, iid
 from adelfl.fleet import Fleet
-from adelfl.learning.engines import LocalWork, build_engine
-from adelfl.learning.layers import find_layers
-from adelfl.learning.models import build_model
-from adelfl.learning.work import RoundWork, Samples, apply_change
 from adelfl.learning_rate import ConstantRate
 from adelfl.planner import Problem
 from adelfl.seeds import rng_for
@@ -34,6 +30,10 @@ from adelfl.simulation.world import World
 from adelfl.strategies import Progress, find_strategy
 from adelfl.strategies.actions import Arrivals, Tasks
 from adelfl.theory.participation import deadline_for_depth
+from adelfl.training.engines import LocalWork, build_engine
+from adelfl.training.layers import find_layers
+from adelfl.training.models import build_model
+from adelfl.training.work import RoundWork, Samples, apply_change
 
 EVERY_STRATEGY = {
     "oracle": ("oracle", {}),

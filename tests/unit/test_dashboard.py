@@ -16,11 +16,11 @@ from adelfl.cli import app as command_line
 from adelfl.clock import wall_seconds
 from adelfl.config.run import load_run
 from adelfl.dashboard import rows as rows_module
-from adelfl.dashboard import shelf as shelf_module
+from adelfl.dashboard import run_index
 from adelfl.dashboard.guard import COOKIE, HEADERS, Guard, host_name
 from adelfl.dashboard.rows import Tail
+from adelfl.dashboard.run_index import RunIndex, locked_inodes
 from adelfl.dashboard.server import build
-from adelfl.dashboard.shelf import Shelf, locked_inodes
 from adelfl.dashboard.stream import Follower, events
 from adelfl.errors import ConfigError, MissingExtraError
 from adelfl.record import RunRecord
@@ -42,7 +42,7 @@ def later():
 
 
 def client(folder, pause=over, token=None, hosts=frozenset({"testserver"}), now=wall_seconds):
-    return TestClient(Guard(build(Shelf(folder, now), pause), hosts, token))
+    return TestClient(Guard(build(RunIndex(folder, now), pause), hosts, token))
 
 
 def shown(folder, now=wall_seconds):
@@ -94,8 +94,8 @@ def test_a_run_on_a_real_clock_may_be_silent_for_two_rounds(tmp_path):
         file.write(json.dumps(row(2) | {"deadline": 100.0}) + "\n")
     changed = max(file.stat().st_mtime for file in (tmp_path / "run").iterdir())
     for silence, state in ((150.0, "running"), (250.0, "stopped")):
-        shelf = Shelf(tmp_path, now=lambda silence=silence: changed + silence, locked=set)
-        assert shelf.look()["run"]["state"] == state
+        index = RunIndex(tmp_path, now=lambda silence=silence: changed + silence, locked=set)
+        assert index.look()["run"]["state"] == state
 
 
 @pytest.mark.parametrize(
@@ -127,17 +127,17 @@ def test_a_corrupt_run_is_shown_as_such_and_breaks_nothing(tmp_path, file, text)
 
 
 def test_what_is_corrupt_in_the_middle_is_found_when_the_run_is_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr(shelf_module, "_RECENT", 3600.0)
+    monkeypatch.setattr(run_index, "_RECENT", 3600.0)
     begin(tmp_path / "run", 4).close()
     path = tmp_path / "run" / "rounds.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:2], "}{\n", *lines[3:]]))
-    shelf = Shelf(tmp_path)
-    assert shelf.look()["run"]["state"] == "running"
-    tail = shelf.tail("run")
+    index = RunIndex(tmp_path)
+    assert index.look()["run"]["state"] == "running"
+    tail = index.tail("run")
     assert tail.trouble == "rounds.jsonl, line 3: it is not JSON"
     assert [r["round"] for r in tail.rows] == [0, 1]
-    assert shelf.look()["run"]["state"] == "corrupt"
+    assert index.look()["run"]["state"] == "corrupt"
 
 
 def test_numbers_that_are_none_reach_no_browser(tmp_path):
@@ -156,13 +156,13 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
     finish(begin(tmp_path / "done", 20))
     writer = begin(tmp_path / "going", 3)
     read = []
-    plain = shelf_module._card
-    monkeypatch.setattr(shelf_module, "_card", lambda name, *rest: read.append(name) or plain(name, *rest))
-    shelf = Shelf(tmp_path)
-    shelf.look()
-    shelf.look()
+    plain = run_index._card
+    monkeypatch.setattr(run_index, "_card", lambda name, *rest: read.append(name) or plain(name, *rest))
+    index = RunIndex(tmp_path)
+    index.look()
+    index.look()
     writer.append(row(4, 0.5), 0.01)
-    assert shelf.look()["going"]["accuracy"] == 0.5
+    assert index.look()["going"]["accuracy"] == 0.5
     writer.close()
     assert sorted(read) == ["done", "going", "going"]
 
@@ -174,7 +174,7 @@ def test_the_list_reads_the_end_of_the_rows_only(tmp_path):
         file.write("garbage\n" * 10_000)
         file.writelines(json.dumps(row(t, 0.2), separators=(",", ":")) + "\n" for t in range(1, 200))
         file.write('{"round":200,"ti')
-    card = Shelf(tmp_path).look()["run"]
+    card = RunIndex(tmp_path).look()["run"]
     assert (card["round"], card["accuracy"]) == (199, 0.2)
 
 
@@ -183,7 +183,7 @@ def test_an_evaluation_long_ago_is_found(tmp_path, monkeypatch):
     with begin(tmp_path / "run", 2) as writer:
         for t in range(3, 60):
             writer.append(row(t), 0.01)
-    assert Shelf(tmp_path).look()["run"]["accuracy"] == pytest.approx(0.12)
+    assert RunIndex(tmp_path).look()["run"]["accuracy"] == pytest.approx(0.12)
 
 
 def test_a_folder_that_is_not_there_yet_is_empty(tmp_path):
@@ -292,7 +292,7 @@ def test_a_stream_tells_the_list_then_new_rows(tmp_path):
         return next((True for step in steps if step() or True), False)
 
     async def all_of_it():
-        return [text async for text in events(Follower(Shelf(tmp_path), ["run", "other"]), go_on)]
+        return [text async for text in events(Follower(RunIndex(tmp_path), ["run", "other"]), go_on)]
 
     found = told(asyncio.run(all_of_it()))
     assert [event for event, _ in found] == [
@@ -318,7 +318,7 @@ def test_a_quiet_stream_gives_signs_of_life(tmp_path):
         async def go_on():
             return next(looks, None) is not None
 
-        return [text async for text in events(Follower(Shelf(tmp_path), []), go_on)]
+        return [text async for text in events(Follower(RunIndex(tmp_path), []), go_on)]
 
     assert asyncio.run(all_of_it()).count(b": still here\n\n") == 2
 
@@ -331,7 +331,7 @@ def test_a_stream_over_http(tmp_path):
 
 
 def test_viewers_are_counted_and_bounded(tmp_path):
-    app = build(Shelf(tmp_path), over)
+    app = build(RunIndex(tmp_path), over)
     page = TestClient(app)
     for _ in range(3):
         assert page.get("/events").status_code == 200
@@ -344,9 +344,9 @@ def test_viewers_are_counted_and_bounded(tmp_path):
 
 def test_streams_end_with_the_server(tmp_path):
     async def all_of_it():
-        app = build(Shelf(tmp_path))
+        app = build(RunIndex(tmp_path))
         app.state.viewers.ending.set()
-        return [text async for text in events(Follower(Shelf(tmp_path), []), app.state.viewers.pause)]
+        return [text async for text in events(Follower(RunIndex(tmp_path), []), app.state.viewers.pause)]
 
     assert len(asyncio.run(all_of_it())) == 1
 
@@ -401,7 +401,7 @@ def test_only_the_pages_own_files_are_handed_out(secret, path):
 
 
 def test_links_are_not_followed(secret, monkeypatch):
-    monkeypatch.setattr(shelf_module, "_RECENT", 3600.0)  # however slow the machine
+    monkeypatch.setattr(run_index, "_RECENT", 3600.0)  # however slow the machine
     runs, outside = secret / "runs", secret / "outside"
     (runs / "link").symlink_to(outside)
     (runs / "up").symlink_to(secret)
@@ -528,7 +528,7 @@ def test_the_page_names_only_files_that_are_here(tmp_path):
 
 
 def test_the_page_makes_no_markup_of_data():
-    static = Path(shelf_module.__file__).parent / "static"
+    static = Path(run_index.__file__).parent / "static"
     for path in static.glob("*.js"):
         text = path.read_text(encoding="utf-8")
         for word in (

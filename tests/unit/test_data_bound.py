@@ -115,17 +115,18 @@ def test_a_plan_within_the_data_is_the_plan_without_the_bound(objective):
 
 def test_knowing_the_data_gives_a_better_plan_than_cutting_batches_afterwards():
     """Devices that are short of data set no scale for the others: the noise of what is done is lower."""
-    from adelfl.planner.crew import Crew
-    from adelfl.planner.tight import solve
+    from adelfl.planner.noise_plan import solve
+    from adelfl.planner.population import Population
 
     fleet = Fleet.of([200.0, 5.0], 0.0, [20, 20], samples=[10, 1000])
     problem = Problem(fleet, layers=3, rounds=10, budget=60.0, learning_rate=ConstantRate(0.1))
-    crew = Crew.of(problem)
+    population = Population.of(problem)
     told, untold = (
-        solve(c, problem.eta, problem.budget, rho_c=0.1, Delta1=1.0) for c in (crew, replace(crew, samples=None))
+        solve(c, problem.eta, problem.budget, rho_c=0.1, Delta1=1.0)
+        for c in (population, replace(population, samples=None))
     )
-    assert crew.exceeds(untold.T, untold.m)
-    done = [float(crew.noise(p.T, np.broadcast_to(p.m, p.T.shape), 24).sum()) for p in (told, untold)]
+    assert population.exceeds(untold.T, untold.m)
+    done = [float(population.noise(p.T, np.broadcast_to(p.m, p.T.shape), 24).sum()) for p in (told, untold)]
     assert done[0] <= done[1] * (1 + 1e-6)
 
 

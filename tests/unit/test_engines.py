@@ -14,14 +14,14 @@ from torch.nn import functional
 
 from adelfl.data import iid
 from adelfl.errors import ConfigError
-from adelfl.learning import chain, operations, stacked
-from adelfl.learning.costs import layer_costs
-from adelfl.learning.engines import LocalWork, build_engine, choose, find_device
-from adelfl.learning.estimate import estimate_constants, look_at
-from adelfl.learning.layers import find_layers, given_layers
-from adelfl.learning.models import build_model
-from adelfl.learning.work import RoundWork, Samples, apply_change
 from adelfl.strategies import Progress
+from adelfl.training import chain, operations, stacked
+from adelfl.training.costs import layer_costs
+from adelfl.training.engines import LocalWork, build_engine, choose, find_device
+from adelfl.training.estimate import estimate_constants, look_at
+from adelfl.training.layers import find_layers, given_layers
+from adelfl.training.models import build_model
+from adelfl.training.work import RoundWork, Samples, apply_change
 from support.small_worlds import (
     EVERY_MODEL,
     EVERY_STRATEGY,

@@ -30,14 +30,14 @@ from adelfl.flower.hindsight import outcome_of, spread_of
 from adelfl.flower.nodes import Node
 from adelfl.flower.protocol import Report, Task
 from adelfl.flower.session import Session, Terms
-from adelfl.learning.layers import given_layers
-from adelfl.learning.loop import Loop
-from adelfl.learning.work import RoundWork, Samples, apply_change
 from adelfl.learning_rate import ConstantRate
 from adelfl.record import RunRecord
 from adelfl.report.terminal import print_run
 from adelfl.runner import resume
 from adelfl.strategies.rounds import Outcome, Progress
+from adelfl.training.layers import given_layers
+from adelfl.training.loop import Loop
+from adelfl.training.work import RoundWork, Samples, apply_change
 from adelfl.updates import Update
 from support.flower_world import Being, Failing, Net, Silent, Spoiling, TickingClock, World, arrays, model, weights_of
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from adelfl.errors import ConfigError
-from adelfl.learning import autograd, chain
-from adelfl.learning.engines import LocalWork, build_engine, choose
+from adelfl.training import autograd, chain
+from adelfl.training.engines import LocalWork, build_engine, choose
 from support.small_worlds import (
     Shifting,
     after_one_round,

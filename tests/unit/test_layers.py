@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from adelfl.errors import ConfigError
-from adelfl.learning.layers import Layer, find_layers, given_layers, is_per_sample
-from adelfl.learning.models import MODELS, build_model
+from adelfl.training.layers import Layer, find_layers, given_layers, is_per_sample
+from adelfl.training.models import MODELS, build_model
 
 IMAGE = torch.zeros(1, 3, 32, 32)
 

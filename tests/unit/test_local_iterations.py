@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from adelfl.errors import ConfigError
-from adelfl.learning.engines import LocalWork
 from adelfl.schedule import Schedule
 from adelfl.simulation import Experiment
 from adelfl.strategies import find_strategy
+from adelfl.training.engines import LocalWork
 from support.small_worlds import experiment_of, furthest, run, same_bits, setting_of
 
 

@@ -13,12 +13,12 @@ from adelfl.config.build import build_experiment
 from adelfl.config.run import load_run
 from adelfl.errors import ConfigError
 from adelfl.flower.client import train
-from adelfl.learning.loop import Loop
-from adelfl.learning.masks import draws_numbers, mask_seeds
-from adelfl.learning.work import RoundWork
 from adelfl.runner import resume, start
 from adelfl.simulation import engine as simulation
 from adelfl.strategies.rounds import Progress
+from adelfl.training.loop import Loop
+from adelfl.training.masks import draws_numbers, mask_seeds
+from adelfl.training.work import RoundWork
 from support.flower_world import Being, Net, arrays
 from support.small_worlds import dataset_of, kept_bytes, layers_of, run, same_bits, samples_of, seeded, small_run
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from adelfl.errors import ConfigError
-from adelfl.learning.models import MODELS, build_model
-from adelfl.learning.networks import CNN_CHANNELS, CNN_DENSE, NORMS, narrowed
+from adelfl.training.models import MODELS, build_model
+from adelfl.training.networks import CNN_CHANNELS, CNN_DENSE, NORMS, narrowed
 
 MNIST, CIFAR, DIGITS = (1, 28, 28), (3, 32, 32), (1, 8, 8)
 CHAINS = ("mlp", "cnn", "vgg11", "vgg13")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from adelfl.learning.operations import STEPS
+from adelfl.training.operations import STEPS
 
 N = 7
 CONVOLUTIONS = {

@@ -13,10 +13,10 @@ from torch.nn import functional
 from adelfl.config.run import load_run
 from adelfl.errors import ConfigError
 from adelfl.fitting import LAWS, fit_laws
-from adelfl.learning.layers import find_layers
-from adelfl.learning.models import build_model
-from adelfl.learning.profile import Profile, measure
 from adelfl.seeds import rng_for
+from adelfl.training.layers import find_layers
+from adelfl.training.models import build_model
+from adelfl.training.profile import Profile, measure
 from support.small_worlds import typed
 
 cli_profile = importlib.import_module("adelfl.cli.profile")

@@ -8,11 +8,11 @@ import adelfl as ad
 from adelfl.data import iid
 from adelfl.errors import ConfigError
 from adelfl.export.entry import Source
-from adelfl.learning.engines import LocalWork
 from adelfl.record import RunRecord
 from adelfl.report.groups import gather
 from adelfl.simulation import engine as simulation
 from adelfl.strategies import find_strategy
+from adelfl.training.engines import LocalWork
 from support.small_worlds import EVERY_MODEL, dataset_of, experiment_of, kept_bytes, model_of, setting_of, typed
 
 
@@ -82,10 +82,10 @@ def test_what_reads_records_reads_it(tmp_path, monkeypatch):
 
 
 def test_the_dashboard_shows_it(tmp_path):
-    from adelfl.dashboard.shelf import Shelf
+    from adelfl.dashboard.run_index import RunIndex
 
     ad.simulate(experiment_of(), record=tmp_path / "run")
-    shelf = Shelf(tmp_path)
+    shelf = RunIndex(tmp_path)
     (card,) = shelf.look().values()
     assert (card["state"], card["label"]) == ("finished", "salf")
 

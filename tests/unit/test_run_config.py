@@ -14,11 +14,11 @@ from adelfl.data import Partition, iid, load_dataset
 from adelfl.data.datasets import DATASETS
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.experiments.beyond import STUDIES
-from adelfl.learning.models import MODELS, build_model
 from adelfl.learning_rate import ConstantRate, InverseDecay
 from adelfl.runner import default_folder, jobs_of, parse_strategy
 from adelfl.simulation import simulate
 from adelfl.theory.participation import mean_depth
+from adelfl.training.models import MODELS, build_model
 from support.small_worlds import dataset_of
 
 # -- what factories in a user's module look like

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
-from adelfl.learning.work import RoundWork
-from adelfl.planner.crew import Crew
+from adelfl.planner.population import Population
 from adelfl.schedule import Schedule
 from adelfl.simulation.draws import draw_rows
 from adelfl.strategies import BUILT_IN, Progress, Strategy, adel, find_strategy, strategy_names
@@ -28,9 +27,10 @@ from adelfl.strategies.oracle import Oracle
 from adelfl.strategies.rounds import Outcome
 from adelfl.strategies.salf import Salf
 from adelfl.strategies.wait import Wait
-from adelfl.theory import tight
+from adelfl.theory import round_noise
+from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.participation import log_p_empty
-from adelfl.theory.spread import Spread
+from adelfl.training.work import RoundWork
 from support.small_worlds import (
     EVERY_STRATEGY,
     after_one_round,
@@ -240,7 +240,7 @@ def test_a_device_whose_upload_outlasts_the_deadline_sits_out(words):
 
 # -- other averages
 
-KNOWN = Gradients(Spread(np.ones(3), np.full(3, 0.1), np.ones(3), np.ones(3)), eta=0.2, memory=5.0)
+KNOWN = Gradients(GradientStats(np.ones(3), np.full(3, 0.1), np.ones(3), np.ones(3)), eta=0.2, memory=5.0)
 
 
 def some_round():
@@ -278,7 +278,7 @@ def test_inverse_probabilities_count_everybody_alike_in_the_long_run():
 def test_the_adaptive_factor_is_between_none_and_unbiased(progress, eta):
     L = progress.layers
     progress = replace(progress, batch=np.where(progress.rate > 0, 3, 0))
-    known = Gradients(Spread(np.ones(L), np.zeros(L), np.ones(L), np.ones(L)), eta)
+    known = Gradients(GradientStats(np.ones(L), np.zeros(L), np.ones(L), np.ones(L)), eta)
     none, full = (layerwise(progress, c, "contributors").sum(axis=0) for c in ("none", "unbiased"))
     between = layerwise(progress, "adaptive", "contributors", known).sum(axis=0)
     assert np.all(between >= none * (1 - 1e-12))
@@ -290,11 +290,11 @@ def test_the_adaptive_factor_is_between_none_and_unbiased(progress, eta):
 
 def test_the_adaptive_factor_is_that_of_the_noise_of_the_average():
     progress = Progress(np.array([1, 1]), 1, 1, np.array([0.4, 0.9]), batch=np.array([2, 6]))
-    spread = Spread.of(sigma2=[3.0], zeta2=[0.5], norm2=[2.0], curvature=[1.2])
+    spread = GradientStats.of(sigma2=[3.0], zeta2=[0.5], norm2=[2.0], curvature=[1.2])
     A = layerwise(progress, "adaptive", "contributors", Gradients(spread, 0.5))
     p = float(np.exp(log_p_empty(1, progress.rate)[0]))
     noise = 0.25 * (3.0 / 2 + 0.5) + 0.25 * (3.0 / 6 + 0.5)
-    factor = tight.correction(np.array([p]), np.array([noise]), spread, 0.5)
+    factor = round_noise.correction(np.array([p]), np.array([noise]), spread, 0.5)
     assert 1.0 < factor[0] < 1.0 / (1.0 - p)
     assert A == pytest.approx(0.5 * np.tile(factor, (2, 1)), rel=1e-12)
 
@@ -344,7 +344,7 @@ def test_the_plan_counts_with_those_who_answer(monkeypatch):
     setting = setting_of(3, depth=0.9, rounds=30)
     strategy = Adel(setting)
     seen = []
-    monkeypatch.setattr(adel, "Crew", lambda **given: seen.append(given["chance"]) or Crew(**given))
+    monkeypatch.setattr(adel, "Population", lambda **given: seen.append(given["chance"]) or Population(**given))
     for t in range(12):  # the first device never answers
         left = setting.budget * (1 - (t + 1) / 30)
         strategy.observe(outcome_of(strategy, t, [0, 3, 3, 3, 3], left))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from adelfl.errors import ConfigError
-from adelfl.learning.layers import find_layers
-from adelfl.learning.models import build_model
-from adelfl.learning.submodel import Scaler, cut, load, shrink
+from adelfl.training.layers import find_layers
+from adelfl.training.models import build_model
+from adelfl.training.submodel import Scaler, cut, load, shrink
 
 CIFAR = (3, 32, 32)
 CHAINS = ("mlp", "cnn", "vgg11")

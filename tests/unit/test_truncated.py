@@ -8,9 +8,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from adelfl.errors import ConfigError
-from adelfl.learning.layers import find_layers, given_layers
-from adelfl.learning.models import build_model
-from adelfl.learning.truncated import backward, rehearse, train
+from adelfl.training.layers import find_layers, given_layers
+from adelfl.training.models import build_model
+from adelfl.training.truncated import backward, rehearse, train
 from support.small_worlds import EVERY_MODEL, dataset_of
 
 torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from adelfl.fitting import Law
-    from adelfl.learning.profile import Profile
+    from adelfl.training.profile import Profile
 
 
 def profile(
@@ -93,8 +93,8 @@ def _measured(said: Any, sizes: list[int], repeats: int) -> tuple[Profile, float
     from torch.nn import functional
 
     from adelfl.config.build import build_network
-    from adelfl.learning.profile import measure
-    from adelfl.learning.truncated import rehearse
+    from adelfl.training.profile import measure
+    from adelfl.training.truncated import rehearse
 
     dataset, model, layers = build_network(said)
     x, y = torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train)

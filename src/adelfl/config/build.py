@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from adelfl.data import Dataset, Partition
     from adelfl.data.arrays import Ints
     from adelfl.latency import LatencyModel
-    from adelfl.learning.layers import Layer
     from adelfl.simulation import Experiment
+    from adelfl.training.layers import Layer
 
 
 def _made(key: str, path: str, *arguments: object) -> Any:  # noqa: ANN401 - whatever a user's code returns
@@ -96,12 +96,12 @@ def _build_experiment(said: RunFile) -> Experiment:
     import torch
 
     from adelfl.latency import Exponential
-    from adelfl.learning.engines import LocalWork, keep_memory
     from adelfl.planner import Problem
     from adelfl.runtime.server_step import ServerStep
     from adelfl.simulation import Experiment
     from adelfl.simulation.world import World, misjudged
     from adelfl.strategies import find_strategy
+    from adelfl.training.engines import LocalWork, keep_memory
 
     torch.set_num_threads(said.engine.threads)
     keep_memory()
@@ -163,7 +163,7 @@ def _build_experiment(said: RunFile) -> Experiment:
 def _latency(said: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
     """How long layers and uploads take: the paper's model, the one of [latency], or a user's own."""
     from adelfl.latency import Exponential, Latency, Law, Trace
-    from adelfl.learning.costs import layer_costs, layer_sizes
+    from adelfl.training.costs import layer_costs, layer_sizes
 
     given = said.latency
     if said.fleet.latency is not None:
@@ -197,7 +197,7 @@ def build_network(said: RunFile) -> tuple[Dataset, nn.Module, tuple[Layer, ...]]
 def _network(said: RunFile, dataset: Dataset) -> tuple[nn.Module, tuple[Layer, ...]]:
     import torch
 
-    from adelfl.learning.layers import check_output, find_layers, given_layers
+    from adelfl.training.layers import check_output, find_layers, given_layers
 
     model = _model(said.model, dataset, said.training.seed)
     example = torch.from_numpy(dataset.x_train[:2])
@@ -208,7 +208,7 @@ def _network(said: RunFile, dataset: Dataset) -> tuple[nn.Module, tuple[Layer, .
 def _model(said: ModelSection, dataset: Dataset, seed: int) -> nn.Module:
     from torch import nn
 
-    from adelfl.learning.models import build_model
+    from adelfl.training.models import build_model
 
     if said.factory is None:
         return build_model(
@@ -300,8 +300,8 @@ def _estimated(
     model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset, partition: Partition, seed: int
 ) -> Constants:
     """σ² and G² from two half batches of each of at most 16 devices, at the initial weights."""
-    from adelfl.learning.estimate import estimate_constants
-    from adelfl.learning.work import Samples
+    from adelfl.training.estimate import estimate_constants
+    from adelfl.training.work import Samples
 
     rng = rng_for(seed, "estimate")
     devices = rng.permutation(len(partition))[:16]

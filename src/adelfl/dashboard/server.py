@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 
 from adelfl.dashboard.guard import Guard, Receive, Scope, Send
-from adelfl.dashboard.shelf import Shelf
+from adelfl.dashboard.run_index import RunIndex
 from adelfl.dashboard.stream import MOST_PICKED, Follower, as_json, events
 
 _POLL = 0.5  # seconds between two looks at the files
@@ -68,12 +68,12 @@ class _EventStream(StreamingResponse):
             self.viewers.count -= 1
 
 
-def build(shelf: Shelf, pause: Pause | None = None) -> FastAPI:
+def build(shelf: RunIndex, pause: Pause | None = None) -> FastAPI:
     """Make the app, without its guard.
 
     Parameters
     ----------
-    shelf : Shelf
+    shelf : RunIndex
         The runs.
     pause : callable, optional
         Awaited between two looks at the files; a stream ends when it says False.
@@ -156,7 +156,7 @@ def serve(root: Path, listener: socket.socket, hosts: frozenset[str] | None, tok
     token : str or None
         What viewers must know; None for nothing.
     """
-    app = build(Shelf(root, share=_POLL / 2))
+    app = build(RunIndex(root, share=_POLL / 2))
     config = uvicorn.Config(
         Guard(app, hosts, token),
         log_level="warning",

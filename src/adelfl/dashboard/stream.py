@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from adelfl.dashboard.rows import Tail
-from adelfl.dashboard.shelf import Card, Shelf
+from adelfl.dashboard.run_index import Card, RunIndex
 
 MOST_PICKED = 8
 _HEARTBEAT = 30  # looks without news after which a sign of life is sent
@@ -29,13 +29,13 @@ class Follower:
 
     Parameters
     ----------
-    shelf : Shelf
+    shelf : RunIndex
         Where runs are.
     picked : sequence of str
         Runs whose rows the viewer wants.
     """
 
-    def __init__(self, shelf: Shelf, picked: list[str]) -> None:
+    def __init__(self, shelf: RunIndex, picked: list[str]) -> None:
         self.shelf = shelf
         self._cards: dict[str, Card] | None = None
         self._places: dict[str, tuple[int, int, str | None] | None] = dict.fromkeys(picked, (-1, 0, None))

@@ -26,8 +26,8 @@ from torch.utils.data import default_collate
 from adelfl.clock import Clock, RealClock
 from adelfl.errors import ConfigError
 from adelfl.flower.protocol import Report, Task
-from adelfl.learning.layers import given_layers
-from adelfl.learning.truncated import Answer, Truncation, rehearse
+from adelfl.training.layers import given_layers
+from adelfl.training.truncated import Answer, Truncation, rehearse
 
 
 class Samples(Protocol):

@@ -11,7 +11,7 @@ import numpy as np
 from adelfl.flower.nodes import Node
 from adelfl.flower.terms import Plan, Round
 from adelfl.strategies.rounds import Floats, Outcome
-from adelfl.theory.spread import Spread
+from adelfl.theory.gradient_stats import GradientStats
 from adelfl.updates import Shape
 
 
@@ -41,7 +41,7 @@ def outcome_of(current: Round, plan: Plan, nodes: Mapping[int, Node], left: floa
     return Outcome(current.number - 1 - plan.first, current.devices, batch, z, seconds, upload, left)
 
 
-def spread_of(current: Round, shape: Shape, rate: float, sigma2: Floats) -> Spread:
+def spread_of(current: Round, shape: Shape, rate: float, sigma2: Floats) -> GradientStats:
     """ζ² and ‖ḡ‖² of each layer, from how far the updates of the nodes that delivered it are apart.
 
     The variance of one sample, which they share with the luck of their batches, is taken as it is known.
@@ -56,5 +56,5 @@ def spread_of(current: Round, shape: Shape, rate: float, sigma2: Floats) -> Spre
             changes = [np.asarray(u.changes[name], dtype=np.float64) / rate for u in found]
             squares[l] += sum(float(np.square(change).sum()) for change in changes)
             of_sum[l] += float(np.square(sum(changes)).sum()) if changes else 0.0
-    seen = Spread.from_devices(count, sigma2, noise, squares, of_sum)
+    seen = GradientStats.from_devices(count, sigma2, noise, squares, of_sum)
     return replace(seen, sigma2=np.full(L, np.nan))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from adelfl.flower.protocol import PREFIX
 from adelfl.planner import Constants
-from adelfl.theory.spread import Spread, curvature_of
+from adelfl.theory.gradient_stats import GradientStats, curvature_of
 from adelfl.updates import Array, Merge, Reason, Shape, Update, UpdateRejected
 
 log = logging.getLogger("flwr")
@@ -105,6 +105,6 @@ def estimate(found: Mapping[int, list[dict[str, Array]]], shape: Shape, batch: i
     constants = Constants.from_pairs(differences, sizes, batch)
     if len(differences) < 2:
         return constants
-    spread = Spread.from_pairs(devices, one_sample, devices / (2.0 * batch), squares, of_sum)
+    spread = GradientStats.from_pairs(devices, one_sample, devices / (2.0 * batch), squares, of_sum)
     inner = [np.stack(layer) @ np.stack(layer).T for layer in luck]
     return replace(constants, spread=replace(spread, curvature=np.array([curvature_of(g) for g in inner])))

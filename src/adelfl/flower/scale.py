@@ -25,12 +25,12 @@ from adelfl.clock import RealClock
 from adelfl.config.build import build_data, build_network
 from adelfl.config.run import RunFile
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
-from adelfl.learning.engines import LocalWork
-from adelfl.learning.layers import Layer
-from adelfl.learning.loop import Local, Loop
-from adelfl.learning.work import RoundWork, Samples
 from adelfl.record import Checkpoint, RunWriter
 from adelfl.simulation import Experiment, rehearse, simulate
+from adelfl.training.engines import LocalWork
+from adelfl.training.layers import Layer
+from adelfl.training.loop import Local, Loop
+from adelfl.training.work import RoundWork, Samples
 
 _POLL = 0.01
 _STATE = "state"

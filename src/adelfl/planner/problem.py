@@ -16,8 +16,8 @@ from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning_rate import InverseDecay, LearningRate, as_learning_rate
 from adelfl.schedule import MAX_COUNT
-from adelfl.theory.spread import Spread
-from adelfl.theory.tight import memory
+from adelfl.theory.gradient_stats import GradientStats
+from adelfl.theory.round_noise import memory
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,7 +44,7 @@ class Constants:
         Heterogeneity gap.
     Delta1 : float
         E‖w_1 − w_opt‖².
-    spread : Spread or None
+    spread : GradientStats or None
         Of the gradients of each layer, which the tight objective uses; by default guessed from the others.
     """
 
@@ -54,7 +54,7 @@ class Constants:
     rho_s: float = 1.0
     Gamma: float = 0.0
     Delta1: float = 1.0
-    spread: Spread | None = field(default=None, compare=False)
+    spread: GradientStats | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for key in ("sigma2", "G2", "rho_s"):
@@ -63,9 +63,9 @@ class Constants:
         for key in ("rho_c", "Gamma", "Delta1"):
             _require(key, getattr(self, key), getattr(self, key) >= 0, "zero or positive")
 
-    def spread_of(self, layers: int) -> Spread:
+    def spread_of(self, layers: int) -> GradientStats:
         """Of the gradients of each layer; what is not known is guessed from σ² and G²."""
-        guess = Spread.guess(layers, float(np.mean(self.sigma2)), self.G2, self.rho_s)
+        guess = GradientStats.guess(layers, float(np.mean(self.sigma2)), self.G2, self.rho_s)
         return guess if self.spread is None else self.spread.completed(guess).plausible()
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Constants:
         """Rebuild what :meth:`to_dict` wrote, before it was JSON or after."""
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         spread = given.pop("spread", None)
-        return cls(**given, spread=None if spread is None else Spread.of(**spread))
+        return cls(**given, spread=None if spread is None else GradientStats.of(**spread))
 
     @classmethod
     def from_pairs(cls, differences: ArrayLike, sizes: ArrayLike, samples: int) -> Constants:
@@ -219,7 +219,7 @@ class Problem:
         return memory(self.eta, self.constants.rho_c)
 
     @cached_property
-    def spread(self) -> Spread:
+    def spread(self) -> GradientStats:
         """Of the gradients of each layer, as far as it is known before the first round."""
         return self.constants.spread_of(self.layers)
 

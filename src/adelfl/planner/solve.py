@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from adelfl.clock import monotonic
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.planner import exact, tight, trust_region
+from adelfl.planner import exact, noise_plan, trust_region
 from adelfl.planner.admit import SittingOut, admit
-from adelfl.planner.crew import Crew
 from adelfl.planner.exact import Optimum
 from adelfl.planner.grouping import exact_cost, grouping_error, merge_equal, merge_near
+from adelfl.planner.population import Population
 from adelfl.planner.problem import Problem
 from adelfl.schedule import Schedule
 from adelfl.theory import bound
@@ -246,9 +246,9 @@ def plan(
 
 def _plan_tight(problem: Problem, *, strict: bool) -> Solution:
     start = monotonic()
-    c, eta, crew = problem.constants, problem.eta, Crew.of(problem)
-    best = tight.solve(crew, eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1)
-    level = tight.solve(crew, eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1, uniform=True)
+    c, eta, population = problem.constants, problem.eta, Population.of(problem)
+    best = noise_plan.solve(population, eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1)
+    level = noise_plan.solve(population, eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1, uniform=True)
     out = problem.fleet.upload >= best.T.max()
     sitting_out = tuple(
         SittingOut(
@@ -290,7 +290,7 @@ def _plan_tight(problem: Problem, *, strict: bool) -> Solution:
         binding=binding,
         sitting_out=sitting_out,
         warnings=(),
-        grouping_error=tight.grouping_error(crew, best),
+        grouping_error=noise_plan.grouping_error(population, best),
         method="exact",
         seconds=monotonic() - start,
         objective="tight",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from adelfl.strategies.actions import Event, Ints, Merge, Tasks
-from adelfl.theory.spread import Spread
+from adelfl.theory.gradient_stats import GradientStats
 
 
 class Change(Protocol):
@@ -38,12 +38,12 @@ class Computed:
     ----------
     change : Change or None
         What it comes to; None if nothing was delivered.
-    spread : Spread or None
+    spread : GradientStats or None
         Statistics of the gradients, if the merge asked for them.
     """
 
     change: Change | None
-    spread: Spread | None = None
+    spread: GradientStats | None = None
 
 
 Compute = Callable[[], Computed]

@@ -20,15 +20,15 @@ from torch import Tensor, nn
 
 from adelfl.data.partition import Partition
 from adelfl.errors import AdelError, ConfigError
-from adelfl.learning.estimate import look_at
-from adelfl.learning.layers import Layer
-from adelfl.learning.masks import draws_numbers, mask_seeds
-from adelfl.learning.work import Change, Engine, RoundWork, Samples, joined_work
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
 from adelfl.strategies.rounds import Progress
+from adelfl.training.estimate import look_at
+from adelfl.training.layers import Layer
+from adelfl.training.masks import draws_numbers, mask_seeds
+from adelfl.training.work import Change, Engine, RoundWork, Samples, joined_work
 
 _AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # merges, and their samples, that are prepared before they are computed
 _MOST_DRAWN = 1 << 29  # samples of a round, over all devices and local iterations: 4 GiB of random numbers

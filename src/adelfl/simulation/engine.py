@@ -17,9 +17,6 @@ import torch
 from adelfl.atomic import Weights
 from adelfl.clock import monotonic
 from adelfl.errors import ConfigError
-from adelfl.learning.engines import build_engine, find_device
-from adelfl.learning.hetero import Hetero
-from adelfl.learning.work import Samples
 from adelfl.record import Checkpoint, RunRecord, RunWriter
 from adelfl.runtime.backend import Computed
 from adelfl.runtime.loop import Loop, Step
@@ -30,7 +27,10 @@ from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.recording import run_recorded
 from adelfl.simulation.world import World
 from adelfl.summary import SUMMED_UP, Summary
-from adelfl.theory.spread import Spread
+from adelfl.theory.gradient_stats import GradientStats
+from adelfl.training.engines import build_engine, find_device
+from adelfl.training.hetero import Hetero
+from adelfl.training.work import Samples
 
 __all__ = ["TrainingError", "rehearse", "simulate"]
 
@@ -147,7 +147,7 @@ class _Run:
             known = self._remember()
             for _, step in zip(range(checkpoint.round), steps, strict=False):
                 seen = known[step.version].get("gradients")
-                step.computed = Computed(None, None if seen is None else Spread.of(**seen))
+                step.computed = Computed(None, None if seen is None else GradientStats.of(**seen))
             self._load(checkpoint)
         self._began = self._saved = monotonic()
         self.loop.run(steps, self._apply, self._after)

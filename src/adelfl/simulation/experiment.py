@@ -9,13 +9,13 @@ from torch import nn
 
 from adelfl.data import Dataset, Partition
 from adelfl.errors import ConfigError
-from adelfl.learning.engines import EngineName, LocalWork
-from adelfl.learning.layers import Layer
-from adelfl.learning.work import Engine, Samples
 from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Strategy
 from adelfl.summary import MAX_EVALUATIONS
+from adelfl.training.engines import EngineName, LocalWork
+from adelfl.training.layers import Layer
+from adelfl.training.work import Engine, Samples
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.theory.spread import Spread
+from adelfl.theory.gradient_stats import GradientStats
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -99,12 +99,12 @@ class Merged:
     ----------
     version : int
         Version of the weights after it.
-    spread : Spread or None
+    spread : GradientStats or None
         Statistics of the gradients that were merged, if the merge asked for them.
     """
 
     version: int
-    spread: Spread | None = None
+    spread: GradientStats | None = None
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.latency import Exponential, delivery_of, of_devices, work_of
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.crew import Crew
-from adelfl.planner.tight import QUICK, THOROUGH, BatchScale, Effort, TightPlan, best_rounds, solve
+from adelfl.planner.noise_plan import QUICK, THOROUGH, BatchScale, Effort, NoisePlan, best_rounds, solve
+from adelfl.planner.population import Population
 from adelfl.schedule import Schedule
 from adelfl.strategies.base import check_choice
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
 from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, Progress, RoundStrategy, check_schedule
-from adelfl.theory.spread import Spread
-from adelfl.theory.tight import memory
+from adelfl.theory.gradient_stats import GradientStats
+from adelfl.theory.round_noise import memory
 
 Deadlines = Literal["planned", "uniform"]
 Rounds = Literal["given", "auto"]
@@ -240,7 +240,7 @@ class Adel(RoundStrategy):
         """Some times in a run."""
         return self.replan and self.knowledge.is_due(t, self._rounds)
 
-    def learn(self, spread: Spread) -> None:
+    def learn(self, spread: GradientStats) -> None:
         """Mix what was seen into what was known."""
         self.knowledge.learn(spread)
 
@@ -249,8 +249,8 @@ class Adel(RoundStrategy):
     def _first_plan(self) -> Schedule:
         s = self.problem
         fleet = s.fleet
-        crew = self._crew(0, fleet.compute, fleet.upload, fleet.count.astype(np.float64), np.ones(fleet.groups))
-        found = self._solve(crew, 0, s.budget, THOROUGH)
+        population = self._crew(0, fleet.compute, fleet.upload, fleet.count.astype(np.float64), np.ones(fleet.groups))
+        found = self._solve(population, 0, s.budget, THOROUGH)
         holding = self._first_crew_by_data()
         if holding is not None and holding.exceeds(found.T, found.m):
             found = self._solve(holding, 0, s.budget, THOROUGH)
@@ -276,7 +276,7 @@ class Adel(RoundStrategy):
                 )
         return schedule
 
-    def _first_crew_by_data(self) -> Crew | None:
+    def _first_crew_by_data(self) -> Population | None:
         """The fleet with its groups divided by how many samples devices hold; None if that bounds nothing."""
         s = self.problem
         if s.held is None:
@@ -286,21 +286,21 @@ class Adel(RoundStrategy):
         P, B = s.fleet.compute[group], s.fleet.upload[group]
         return self._crew(0, P, B, count.astype(np.float64), np.ones(group.size), held)
 
-    def _plan(self, t: int, left: float) -> TightPlan:
+    def _plan(self, t: int, left: float) -> NoisePlan:
         """The rounds from t on, with what is believed by now."""
         b, some = self.beliefs, self._sample
         count = np.full(some.size, self.problem.devices / some.size)
         held = None if self.problem.held is None else self.problem.held[some]
-        crew = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some), held)
-        return self._solve(crew, t, left, QUICK)
+        population = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some), held)
+        return self._solve(population, t, left, QUICK)
 
     def _crew(
         self, t: int, compute: Floats, upload: Floats, count: Floats, there: Floats, held: Floats | None = None
-    ) -> Crew:
+    ) -> Population:
         """Devices of such speeds, uploads and data, so many of each, who take part so often if they are asked."""
         s = self.problem
         share = 1.0 if s.cohort is None else s.cohort / s.devices
-        return Crew(
+        return Population(
             P=compute / s.local_iterations,
             B=upload,
             count=count,
@@ -313,10 +313,10 @@ class Adel(RoundStrategy):
             samples=held,
         )
 
-    def _solve(self, crew: Crew, t: int, budget: float, effort: Effort) -> TightPlan:
+    def _solve(self, population: Population, t: int, budget: float, effort: Effort) -> NoisePlan:
         c, eta = self.problem.constants, self.learning_rates[t:]
         return solve(
-            crew,
+            population,
             eta,
             budget,
             rho_c=c.rho_c,

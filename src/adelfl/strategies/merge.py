@@ -10,8 +10,8 @@ import numpy as np
 
 from adelfl.planner import Problem
 from adelfl.strategies.rounds import Floats, Progress
-from adelfl.theory import tight
-from adelfl.theory.spread import Spread
+from adelfl.theory import round_noise
+from adelfl.theory.gradient_stats import GradientStats
 
 Correction = Literal["unbiased", "none", "adaptive"]
 AverageOver = Literal["contributors", "all", "precision", "inverse"]
@@ -38,7 +38,7 @@ class Knowledge:
         """Whether round t is one to look at."""
         return (t + 1) % max(1, math.ceil(rounds / self.LOOKS)) == 0 and t + 1 < rounds
 
-    def learn(self, spread: Spread) -> None:
+    def learn(self, spread: GradientStats) -> None:
         """Mix what was seen into what was known."""
         self._seen = self._seen.mixed(spread, self.NEW)
         self.spread = self._seen.plausible()
@@ -48,7 +48,7 @@ class Knowledge:
 class Gradients:
     """What the merge may know of the gradients: their spread, the learning rate, and how long a bias is remembered."""
 
-    spread: Spread
+    spread: GradientStats
     eta: float
     memory: float = 1.0
 
@@ -63,10 +63,10 @@ def layerwise(
     progress : Progress
         Who delivered what.
     correction : {"unbiased", "none", "adaptive"}
-        With or without the factor 1/(1 − p), or with what of it pays (:func:`adelfl.theory.tight.correction`).
+        With or without the factor 1/(1 − p), or with what of it pays (:func:`adelfl.theory.round_noise.correction`).
     average_over : {"contributors", "all", "precision", "inverse"}
         |U_l|; all U devices as in SALF's released code (which has no correction); contributors by how precise their
-        gradients are (:func:`adelfl.theory.tight.precision`); or 1/(U π), which is unbiased for any fleet by itself.
+        gradients are (:func:`adelfl.theory.round_noise.precision`); or 1/(U π), which is unbiased for any fleet.
     gradients : Gradients, optional
         Needed by "adaptive" and "precision".
     """
@@ -82,7 +82,7 @@ def layerwise(
     if average_over == "precision":
         assert gradients is not None
         assert progress.batch is not None
-        delivered = delivered * tight.precision(progress.batch, gradients.spread, gradients.memory)
+        delivered = delivered * round_noise.precision(progress.batch, gradients.spread, gradients.memory)
     total = delivered.sum(axis=0)
     A: Floats = delivered / np.where(total > 0, total, 1.0)
     if correction == "none":
@@ -95,4 +95,4 @@ def layerwise(
     assert progress.batch is not None
     spread, S = gradients.spread, np.maximum(progress.batch, 1)[:, None]
     noise = (A**2 * (spread.sigma2 / S + spread.zeta2)).sum(axis=0)
-    return A * tight.correction(1.0 - filled, noise, spread, gradients.eta)
+    return A * round_noise.correction(1.0 - filled, noise, spread, gradients.eta)

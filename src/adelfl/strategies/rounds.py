@@ -22,8 +22,8 @@ from adelfl.planner import Problem
 from adelfl.schedule import Schedule
 from adelfl.strategies.actions import Actions, Arrivals, Event, Merge, Merged, Tasks, View
 from adelfl.strategies.base import Strategy
+from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.participation import delivery, log_p_empty
-from adelfl.theory.spread import Spread
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -173,7 +173,7 @@ class RoundStrategy(Strategy):
         """Whether the strategy wants to know after round t what the gradients are like by then."""
         return False
 
-    def learn(self, spread: Spread) -> None:
+    def learn(self, spread: GradientStats) -> None:
         """Told what the gradients of that round were like; layers that nobody sent are NaN."""
 
     # -- events

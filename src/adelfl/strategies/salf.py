@@ -12,7 +12,7 @@ from adelfl.planner import Problem
 from adelfl.strategies.base import check_choice
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
-from adelfl.theory.spread import Spread
+from adelfl.theory.gradient_stats import GradientStats
 
 
 class Salf(RoundStrategy):
@@ -64,6 +64,6 @@ class Salf(RoundStrategy):
         asks = self.correction == "adaptive" or self.average_over == "precision"
         return asks and self._knowledge.is_due(t, self.rounds)
 
-    def learn(self, spread: Spread) -> None:
+    def learn(self, spread: GradientStats) -> None:
         """Mix what was seen into what was known."""
         self._knowledge.learn(spread)

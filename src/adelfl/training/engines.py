@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from adelfl.errors import ConfigError
-from adelfl.learning.fused import Fused
-from adelfl.learning.hetero import Hetero
-from adelfl.learning.layers import Layer, is_per_sample
-from adelfl.learning.loop import Loop
-from adelfl.learning.masks import draws_numbers
-from adelfl.learning.stacked import Stacked, why_not_stacked
-from adelfl.learning.trial import why_not_fused
-from adelfl.learning.work import Engine, Samples
+from adelfl.training.fused import Fused
+from adelfl.training.hetero import Hetero
+from adelfl.training.layers import Layer, is_per_sample
+from adelfl.training.loop import Loop
+from adelfl.training.masks import draws_numbers
+from adelfl.training.stacked import Stacked, why_not_stacked
+from adelfl.training.trial import why_not_fused
+from adelfl.training.work import Engine, Samples
 
 EngineName = Literal["auto", "fused", "stacked", "loop", "flower"]
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 
 from adelfl import ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem, plan
-from adelfl.planner.crew import Crew
-from adelfl.planner.tight import QUICK, THOROUGH, Price, best_rounds, grouping_error, solve
+from adelfl.planner.noise_plan import QUICK, THOROUGH, Price, best_rounds, grouping_error, solve
+from adelfl.planner.population import Population
 from adelfl.seeds import rng_for
 from adelfl.theory import bound
+from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.participation import deadline_for_depth
-from adelfl.theory.spread import Spread
 from support.problems import BY_HAND, MIXED, PAPER, problems
 from support.problems import plan as paper_plan
 
@@ -27,13 +27,13 @@ def lognormal(U=30, L=3, depth=0.15, rounds=100, rate=None, **others):
 
 def solved(problem, **others):
     c = problem.constants
-    return solve(Crew.of(problem), problem.eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1, **others)
+    return solve(Population.of(problem), problem.eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1, **others)
 
 
 def true_excess(problem, T, m):
     """Σ a_t N(T_t, m_t) for every device, with fine integrals."""
     a = bound.weights(problem.eta, problem.constants.rho_c)
-    return float(a @ Crew.of(problem).noise(T, np.broadcast_to(m, T.shape), 64))
+    return float(a @ Population.of(problem).noise(T, np.broadcast_to(m, T.shape), 64))
 
 
 @quick
@@ -83,16 +83,18 @@ def test_the_best_rate_for_alike_devices_and_data_is_that_of_the_specification()
     """λ = T/m ≈ 3.4 at L = 3, whatever σ² and G² are: it brings most samples to the first layer."""
     for sigma2, G2 in ((20.0, 1.5), (200.0, 0.1), (1.0, 1.0)):
         problem = Problem(Fleet.of(1000.0, 0.0, 100), 3, 4, 4.0, ConstantRate(0.1), Constants(sigma2, G2))
-        crew = replace(Crew.of(problem), weighting="equal")
-        found = solve(crew, problem.eta, 4.0, rho_c=0.1, Delta1=1.0, uniform=True)
-        first_layer_only = replace(crew, spread=Spread(*np.eye(3)[0][None] * np.array([[sigma2], [0.0], [G2], [1.0]])))
+        population = replace(Population.of(problem), weighting="equal")
+        found = solve(population, problem.eta, 4.0, rho_c=0.1, Delta1=1.0, uniform=True)
+        first_layer_only = replace(
+            population, spread=GradientStats(*np.eye(3)[0][None] * np.array([[sigma2], [0.0], [G2], [1.0]]))
+        )
         alone = solve(first_layer_only, problem.eta, 4.0, rho_c=0.1, Delta1=1.0, uniform=True)
         assert 1.0 / alone.m[0] == pytest.approx(3.4, abs=0.25)
         assert 1.0 / found.m[0] < 1.0 / alone.m[0]  # later layers ask for less
 
 
 def test_more_different_data_asks_for_more_contributors():
-    different = Spread(np.full(3, 5.0), np.full(3, 5.0), np.full(3, 1.0), np.ones(3))
+    different = GradientStats(np.full(3, 5.0), np.full(3, 5.0), np.full(3, 1.0), np.ones(3))
     other = lognormal(depth=0.7, constants=Constants(spread=different))
     alike = lognormal(depth=0.7, constants=Constants(spread=replace(different, zeta2=np.zeros(3))))
     assert (solved(other).T / solved(other).m)[0] > (solved(alike).T / solved(alike).m)[0]
@@ -150,19 +152,19 @@ def test_a_cohort_is_planned_as_that_many_devices_of_the_whole_fleet():
 
 def test_near_devices_can_be_planned_together():
     problem = lognormal(U=1000)
-    crew, found = Crew.of(problem), solved(problem)
-    assert grouping_error(crew, found) < 0.03
-    small = crew.condensed(THOROUGH.groups)
+    population, found = Population.of(problem), solved(problem)
+    assert grouping_error(population, found) < 0.03
+    small = population.condensed(THOROUGH.groups)
     assert small.P.size <= THOROUGH.groups
     assert small.count.sum() == 1000
-    assert (small.count @ (1 / small.P)) == pytest.approx(np.sum(1 / crew.P))
+    assert (small.count @ (1 / small.P)) == pytest.approx(np.sum(1 / population.P))
     quickly = solved(problem, effort=QUICK)
     assert true_excess(problem, quickly.T, quickly.m) <= 1.05 * true_excess(problem, found.T, found.m)
 
 
 def test_the_table_of_prices_falls_with_time_and_shares_out_what_there_is():
-    crew = Crew.of(lognormal())
-    price = Price.of(crew, 0.05, 3.0, THOROUGH)
+    population = Population.of(lognormal())
+    price = Price.of(population, 0.05, 3.0, THOROUGH)
     assert np.all(np.diff(price.V) <= 0)
     a = np.array([1.0, 2.0, 4.0, 8.0])
     T = price.share_out(a, 2.0)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from adelfl.errors import ConfigError
-from adelfl.learning.layers import Layer
+from adelfl.training.layers import Layer
 
 
 class Answer(Enum):
@@ -72,7 +72,7 @@ class Truncation:
     model : nn.Module
         Its parameters' ``grad`` are left as they were by every pass.
     layers : tuple of Layer
-        Input side first, as :func:`~adelfl.learning.layers.find_layers` gives them.
+        Input side first, as :func:`~adelfl.training.layers.find_layers` gives them.
     """
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...]) -> None:

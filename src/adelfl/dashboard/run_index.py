@@ -35,7 +35,7 @@ class _Known:
     patience: float
 
 
-class Shelf:
+class RunIndex:
     """The runs below a folder.
 
     Parameters

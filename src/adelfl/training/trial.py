@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adelfl.learning.chain import chain_of
-from adelfl.learning.fused import Fused
-from adelfl.learning.layers import Layer
-from adelfl.learning.loop import Loop
-from adelfl.learning.stacked import why_not_stacked
-from adelfl.learning.work import RoundWork, Samples
 from adelfl.strategies.rounds import Progress
+from adelfl.training.chain import chain_of
+from adelfl.training.fused import Fused
+from adelfl.training.layers import Layer
+from adelfl.training.loop import Loop
+from adelfl.training.stacked import why_not_stacked
+from adelfl.training.work import RoundWork, Samples
 
 _SIZES = np.array([2, 1, 17, 1, 9, 4])  # two devices for each of three depths
 _NEAR = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single precision rounding may decide a ReLU

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from adelfl.clock import monotonic
 from adelfl.errors import ConfigError
-from adelfl.learning.layers import Layer
-from adelfl.learning.truncated import Truncation
+from adelfl.training.layers import Layer
+from adelfl.training.truncated import Truncation
 
 Floats = NDArray[np.float64]
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.learning.pictures import convolution, pool
-from adelfl.learning.rows import VECTOR, first, weighed
-from adelfl.learning.submodel import Scaler
+from adelfl.training.conv_ops import convolution, pool
+from adelfl.training.layout import VECTOR, first, weighed
+from adelfl.training.submodel import Scaler
 
 _ATEN = torch.ops.aten
 

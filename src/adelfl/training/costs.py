@@ -8,7 +8,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from adelfl.learning.layers import Layer
+from adelfl.training.layers import Layer
 
 
 def layer_costs(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[float]:

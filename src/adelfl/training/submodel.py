@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from adelfl.errors import ConfigError
-from adelfl.learning.networks import narrowed
+from adelfl.training.networks import narrowed
 
 Slices = dict[str, tuple[slice, ...]]
 
@@ -67,7 +67,7 @@ def shrink(model: nn.Module, width: float) -> Submodel:
     ----------
     model : nn.Module
         Nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and Dropout, such
-        as mlp, cnn and vgg of :func:`~adelfl.learning.models.build_model`. It is not changed.
+        as mlp, cnn and vgg of :func:`~adelfl.training.models.build_model`. It is not changed.
     width : float
         In (0, 1]. At 1 the submodel is the same function as the model.
 

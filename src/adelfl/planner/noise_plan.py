@@ -2,8 +2,8 @@
 
     minimise  Σ_t a_t N(T_t, m_t)   within   Σ_t T_t ≤ T_max,        a_t = η_t² Π_{τ>t} (1 − η_τ ρ_c)
 
-N(T, m), the noise of one round (:mod:`adelfl.theory.tight`), is the same function in every round. So the best m for
-each deadline is found once, which leaves V(T) = min_m N(T, m), and the budget is shared out until another second is
+N(T, m), the noise of one round (:mod:`adelfl.theory.round_noise`), is the same function in every round. So the best m
+for each deadline is found once, which leaves V(T) = min_m N(T, m), and the budget is shared out until another second is
 worth the same everywhere, −a_t V′(T_t) = μ. Deadlines may rise or fall: √a_t where V falls like 1/T.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.errors import InfeasibleBudgetError
-from adelfl.planner.crew import Crew, Weighting
+from adelfl.planner.population import Population, Weighting
 from adelfl.planner.problem import Problem
 from adelfl.schedule import round_up
 from adelfl.theory import bound
@@ -66,11 +66,11 @@ class Price:
     m: Floats
 
     @classmethod
-    def of(cls, crew: Crew, low: float, high: float, effort: Effort) -> Price:
+    def of(cls, population: Population, low: float, high: float, effort: Effort) -> Price:
         """Tabulate the best m for some deadlines, and a smooth curve through them."""
         T = np.geomspace(low, high, effort.deadlines)
-        rate = np.geomspace(_LEAST_RATE, 4.0 * crew.layers + 8.0, effort.rates)
-        table = crew.noise(T[:, None], T[:, None] / rate, effort.nodes)
+        rate = np.geomspace(_LEAST_RATE, 4.0 * population.layers + 8.0, effort.rates)
+        table = population.noise(T[:, None], T[:, None] / rate, effort.nodes)
         with np.errstate(divide="ignore", invalid="ignore"):
             height, best = _lowest(np.log(table), np.log(rate))
         good = np.isfinite(height)
@@ -79,11 +79,11 @@ class Price:
         return cls._through(T[good], height[good], T[good] / np.exp(best[good]))
 
     @classmethod
-    def at(cls, crew: Crew, m: float, low: float, high: float, effort: Effort) -> Price:
+    def at(cls, population: Population, m: float, low: float, high: float, effort: Effort) -> Price:
         """The same with one m for every deadline."""
         T = np.geomspace(low, high, effort.deadlines)
         with np.errstate(divide="ignore"):
-            height = np.log(crew.noise(T, np.full_like(T, m), effort.nodes))
+            height = np.log(population.noise(T, np.full_like(T, m), effort.nodes))
         good = np.isfinite(height)
         if not good.any():
             return cls(T[-1:], np.array([np.inf]), np.array([m]))
@@ -135,7 +135,7 @@ class Price:
 
 
 @dataclass(frozen=True, eq=False)
-class TightPlan:
+class NoisePlan:
     """Deadlines, batch scales, and what they come to.
 
     Attributes
@@ -197,7 +197,7 @@ def _lower_hull(x: Floats, y: Floats) -> list[int]:
 
 
 def solve(
-    crew: Crew,
+    population: Population,
     eta: Floats,
     budget: float,
     *,
@@ -206,7 +206,7 @@ def solve(
     batch_scale: BatchScale = "per-round",
     uniform: bool = False,
     effort: Effort = THOROUGH,
-) -> TightPlan:
+) -> NoisePlan:
     """Share a budget out over the rounds of a learning rate.
 
     Where the best plan without regard to the devices' data asks no device for more samples than it holds, that is the
@@ -214,7 +214,7 @@ def solve(
 
     Parameters
     ----------
-    crew : Crew
+    population : Population
     eta : ndarray, shape (R,)
     budget : float
     rho_c, Delta1 : float
@@ -230,9 +230,9 @@ def solve(
     InfeasibleBudgetError
         If nobody's upload fits into the mean deadline.
     """
-    if crew.samples is not None:
+    if population.samples is not None:
         free = solve(
-            replace(crew, samples=None),
+            replace(population, samples=None),
             eta,
             budget,
             rho_c=rho_c,
@@ -241,26 +241,26 @@ def solve(
             uniform=uniform,
             effort=effort,
         )
-        if not crew.exceeds(free.T, free.m):
+        if not population.exceeds(free.T, free.m):
             return free
     a = np.maximum(bound.weights(eta, rho_c), _LEAST_WEIGHT)
     mean = budget / a.size
-    check_uploads(crew, a.size, budget)
-    low, high = _ends(crew, mean, effort.range)
-    small = crew.sending_within(high).condensed(effort.groups)
+    check_uploads(population, a.size, budget)
+    low, high = _ends(population, mean, effort.range)
+    small = population.sending_within(high).condensed(effort.groups)
     best = _shared(Price.of(small, low, high, effort), a, budget, uniform=uniform)
     if batch_scale == "one":
         best = _one_scale(small, a, budget, float(np.median(best[1])), (low, high), effort, uniform=uniform)
     T, m, excess = best
     if not np.isfinite(excess):
-        raise _no_plan(crew, a.size, budget)
+        raise _no_plan(population, a.size, budget)
     left = Delta1 * bound.initial_error_left(eta, rho_c)
-    return TightPlan(T, float(m[0]) if batch_scale == "one" else m, excess, left)
+    return NoisePlan(T, float(m[0]) if batch_scale == "one" else m, excess, left)
 
 
-def _ends(crew: Crew, mean: float, ratio: float) -> tuple[float, float]:
+def _ends(population: Population, mean: float, ratio: float) -> tuple[float, float]:
     """The deadlines that are looked at: around the mean, and longer than the quickest upload."""
-    shortest = float(np.min(crew.B))
+    shortest = float(np.min(population.B))
     return max(mean / ratio, shortest + (mean - shortest) / ratio), mean * ratio
 
 
@@ -273,24 +273,31 @@ def _shared(price: Price, a: Floats, budget: float, *, uniform: bool = False) ->
 
 
 def _one_scale(
-    crew: Crew, a: Floats, budget: float, guess: float, ends: tuple[float, float], effort: Effort, *, uniform: bool
+    population: Population,
+    a: Floats,
+    budget: float,
+    guess: float,
+    ends: tuple[float, float],
+    effort: Effort,
+    *,
+    uniform: bool,
 ) -> tuple[Floats, Floats, float]:
     m = guess * np.geomspace(0.25, 4.0, 13)
-    found = [_shared(Price.at(crew, float(one), *ends, effort), a, budget, uniform=uniform) for one in m]
+    found = [_shared(Price.at(population, float(one), *ends, effort), a, budget, uniform=uniform) for one in m]
     with np.errstate(divide="ignore"):
         _, best = _lowest(np.log([[f[2] for f in found]]), np.log(m))
-    refined = _shared(Price.at(crew, float(np.exp(best[0])), *ends, effort), a, budget, uniform=uniform)
+    refined = _shared(Price.at(population, float(np.exp(best[0])), *ends, effort), a, budget, uniform=uniform)
     return min((*found, refined), key=lambda f: f[2])
 
 
-def check_uploads(crew: Crew, rounds: int, budget: float) -> None:
+def check_uploads(population: Population, rounds: int, budget: float) -> None:
     """Refuse a budget in which nobody could send anything."""
-    if float(np.min(crew.B)) >= budget / rounds:
-        raise _no_plan(crew, rounds, budget)
+    if float(np.min(population.B)) >= budget / rounds:
+        raise _no_plan(population, rounds, budget)
 
 
-def _no_plan(crew: Crew, rounds: int, budget: float) -> InfeasibleBudgetError:
-    shortest = float(np.min(crew.B))
+def _no_plan(population: Population, rounds: int, budget: float) -> InfeasibleBudgetError:
+    shortest = float(np.min(population.B))
     smallest = round_up(rounds * shortest)
     binding = f"the quickest upload takes {shortest:.4g} s, as long as a round of {budget / rounds:.4g} s"
     return InfeasibleBudgetError(
@@ -301,14 +308,14 @@ def _no_plan(crew: Crew, rounds: int, budget: float) -> InfeasibleBudgetError:
     )
 
 
-def grouping_error(crew: Crew, found: TightPlan) -> float:
+def grouping_error(population: Population, found: NoisePlan) -> float:
     """Relative error of N in a round of mean length that putting near devices together makes; 0 if none was made."""
-    if crew.P.size <= THOROUGH.groups:
+    if population.P.size <= THOROUGH.groups:
         return 0.0
     T = np.array([found.T.mean()])
     m = np.interp(T, np.sort(found.T), np.sort(np.broadcast_to(found.m, found.T.shape)))
     fine, coarse = (
-        float(crew.condensed(groups).noise(T, m, THOROUGH.nodes)[0]) for groups in (_FINEST, THOROUGH.groups)
+        float(population.condensed(groups).noise(T, m, THOROUGH.nodes)[0]) for groups in (_FINEST, THOROUGH.groups)
     )
     return abs(coarse / fine - 1.0)
 
@@ -318,19 +325,21 @@ def best_rounds(problem: Problem, most: int, weighting: Weighting = "precision")
     c, fleet = problem.constants, problem.fleet
     if fleet.samples is not None:
         rounds = best_rounds(replace(problem, fleet=replace(fleet, samples=None)), most, weighting)
-        crew = Crew.of(replace(problem, rounds=rounds), weighting)
-        whole = replace(crew, samples=None)
+        population = Population.of(replace(problem, rounds=rounds), weighting)
+        whole = replace(population, samples=None)
         free = solve(whole, problem.eta_of(rounds), problem.budget, rho_c=c.rho_c, Delta1=c.Delta1)
-        if not crew.exceeds(free.T, free.m):
+        if not population.exceeds(free.T, free.m):
             return rounds
     candidates = np.unique(np.round(np.geomspace(1, most, 40)).astype(np.int64))
-    crew = Crew.of(problem, weighting)
-    candidates = candidates[problem.budget / candidates > np.min(crew.B)]
+    population = Population.of(problem, weighting)
+    candidates = candidates[problem.budget / candidates > np.min(population.B)]
     if candidates.size == 0:
-        raise _no_plan(crew, 1, problem.budget)
-    crew = crew.sending_within(THOROUGH.range * problem.budget).condensed(THOROUGH.groups)
-    low = _ends(crew, problem.budget / int(candidates[-1]), THOROUGH.range)[0]
-    price = Price.of(crew, low, THOROUGH.range * problem.budget / int(candidates[0]), replace(THOROUGH, deadlines=26))
+        raise _no_plan(population, 1, problem.budget)
+    population = population.sending_within(THOROUGH.range * problem.budget).condensed(THOROUGH.groups)
+    low = _ends(population, problem.budget / int(candidates[-1]), THOROUGH.range)[0]
+    price = Price.of(
+        population, low, THOROUGH.range * problem.budget / int(candidates[0]), replace(THOROUGH, deadlines=26)
+    )
     worth = []
     for rounds in candidates.tolist():
         eta = problem.eta_of(rounds)

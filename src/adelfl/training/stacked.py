@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
-from adelfl.learning.layers import Layer
-from adelfl.learning.stateless import Stateless
-from adelfl.learning.work import NOTHING, Change, Engine, RoundWork, Samples
+from adelfl.training.layers import Layer
+from adelfl.training.stateless import Stateless
+from adelfl.training.work import NOTHING, Change, Engine, RoundWork, Samples
 
 _CHUNK_BYTES = 256 << 20
 

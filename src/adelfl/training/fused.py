@@ -10,8 +10,8 @@ the rows that reach layer l are a prefix.
 but ``adel``; otherwise the layer's rows are weighted one by one. A sample that a device has drawn several times is one
 row, and weighs as much more.
 
-There are two passes that do this: :mod:`adelfl.learning.chain` walks chains of known operations by itself, and
-:mod:`adelfl.learning.autograd` lets torch do it for any other module.
+There are two passes that do this: :mod:`adelfl.training.chain` walks chains of known operations by itself, and
+:mod:`adelfl.training.autograd` lets torch do it for any other module.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from adelfl.learning.autograd import AutogradPass
-from adelfl.learning.chain import ChainPass, chain_of
-from adelfl.learning.layers import Layer
-from adelfl.learning.loop import Loop
-from adelfl.learning.passes import CannotFuse, Pass, Rows
-from adelfl.learning.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
+from adelfl.training.autograd import AutogradPass
+from adelfl.training.chain import ChainPass, chain_of
+from adelfl.training.layers import Layer
+from adelfl.training.loop import Loop
+from adelfl.training.passes import CannotFuse, Pass, Rows
+from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
 
 _REPEATED = 0.03  # share of a round's draws that must be repeats for merging them to be worth while
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.learning.layers import Layer, is_per_sample
-from adelfl.learning.masks import seeded
-from adelfl.learning.stateless import Stateless
-from adelfl.learning.work import Ints, RoundWork, Samples
 from adelfl.planner import Constants
-from adelfl.theory.spread import Spread, curvature_of
+from adelfl.theory.gradient_stats import GradientStats, curvature_of
+from adelfl.training.layers import Layer, is_per_sample
+from adelfl.training.masks import seeded
+from adelfl.training.stateless import Stateless
+from adelfl.training.work import Ints, RoundWork, Samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ _PAIRED = 6  # devices whose noise is compared, two by two
 
 @dataclass(eq=False)
 class _Sums:
-    """Over devices, of each layer: what :meth:`Spread.from_pairs` needs."""
+    """Over devices, of each layer: what :meth:`GradientStats.from_pairs` needs."""
 
     layers: int
     devices: NDArray[np.float64] = field(init=False)
@@ -60,11 +60,11 @@ class _Sums:
         self.squares[l] += square
         return difference, square
 
-    def spread(self, layers: tuple[Layer, ...]) -> Spread:
+    def spread(self, layers: tuple[Layer, ...]) -> GradientStats:
         norms = [
             sum(float(self.total[n].square().sum()) for n in layer.parameters if n in self.total) for layer in layers
         ]
-        found = Spread.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
+        found = GradientStats.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
         return replace(found, curvature=np.array([self._curvature(l) for l in range(self.layers)]))
 
     def _curvature(self, l: int) -> float:
@@ -140,7 +140,7 @@ def estimate_constants(
     return replace(constants, spread=sums.spread(layers), Delta1=2.0 * loss / rho_c)
 
 
-def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work: RoundWork) -> Spread:
+def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work: RoundWork) -> GradientStats:
     """The spread of the gradients as the devices of a round saw it: of those layers, and those samples, that they had.
 
     A device that splits its batch in two and tells how far the halves' gradients differ does no more work for it.

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from adelfl.latency import Exponential, LatencyModel, delivery_of
 from adelfl.planner.grouping import slowest_front
 from adelfl.planner.problem import Problem
-from adelfl.theory.spread import Spread
-from adelfl.theory.tight import memory, precision, round_noise
+from adelfl.theory.gradient_stats import GradientStats
+from adelfl.theory.round_noise import memory, precision, round_noise
 
 Floats = NDArray[np.float64]
 Weighting = Literal["precision", "equal"]
 
 
 @dataclass(frozen=True, eq=False)
-class Crew:
+class Population:
     """Those who take part, as the noise of a round depends on them.
 
     Attributes
@@ -30,7 +30,7 @@ class Crew:
     chance : ndarray, shape (groups,)
         That a device takes part in a round at all: drawn into the cohort, and there.
     layers : int
-    spread : Spread
+    spread : GradientStats
     memory : float
         Rounds over which a lasting bias adds up.
     latency : LatencyModel
@@ -45,14 +45,14 @@ class Crew:
     count: Floats
     chance: Floats
     layers: int
-    spread: Spread
+    spread: GradientStats
     memory: float = 1.0
     latency: LatencyModel = field(default_factory=Exponential)
     weighting: Weighting = "precision"
     samples: Floats | None = None
 
     @classmethod
-    def of(cls, problem: Problem, weighting: Weighting = "precision") -> Crew:
+    def of(cls, problem: Problem, weighting: Weighting = "precision") -> Population:
         """The fleet of a problem."""
         share = 1.0 if problem.cohort is None else problem.cohort / problem.fleet.size
         return cls(
@@ -81,7 +81,7 @@ class Crew:
                 return True
         return False
 
-    def sending_within(self, seconds: float) -> Crew:
+    def sending_within(self, seconds: float) -> Population:
         """Those whose uploads fit; the others are in nobody's way."""
         fits = self.B < seconds
         if fits.all():
@@ -90,8 +90,8 @@ class Crew:
         P, B, count, chance = (v[fits] for v in (self.P, self.B, self.count, self.chance))
         return replace(self, P=P, B=B, count=count, chance=chance, samples=samples)
 
-    def condensed(self, groups: int) -> Crew:
-        """Nearly the same crew in fewer groups: near in speed, then in upload; with the mean of 1/P and of B."""
+    def condensed(self, groups: int) -> Population:
+        """Nearly the same population in fewer groups: near in speed, then in upload; with the mean of 1/P and of B."""
         if self.P.size <= groups:
             return self
         uploads = 1 if np.ptp(self.B) == 0 else 4

@@ -1,7 +1,7 @@
 """The quick pass, for chains of known operations: rows of devices that stopped leave it as it walks back.
 
-The walk needs operations that :mod:`adelfl.learning.operations` knows, one after the other: ``nn.Sequential``, or a
-class whose ``forward`` comes to the same (:mod:`adelfl.learning.tracing`). Each can go back for a prefix of rows,
+The walk needs operations that :mod:`adelfl.training.operations` knows, one after the other: ``nn.Sequential``, or a
+class whose ``forward`` comes to the same (:mod:`adelfl.training.tracing`). Each can go back for a prefix of rows,
 separately for its input (plain) and for its parameters (weighted).
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adelfl.learning.layers import Layer
-from adelfl.learning.operations import STEPS, is_known
-from adelfl.learning.passes import CHUNK_BYTES, Pass, Rows
-from adelfl.learning.tracing import traced_chain
+from adelfl.training.layers import Layer
+from adelfl.training.operations import STEPS, is_known
+from adelfl.training.passes import CHUNK_BYTES, Pass, Rows
+from adelfl.training.tracing import traced_chain
 
 # More rows than fit are taken in turns: their activations into memory, and their inputs, which are gathered, multiplied
 # and multiplied again on the way back, into a share of the processor's cache; but not too few of them.

@@ -1,6 +1,6 @@
 """The operations of a module that is written as a class, if it does one after the other: read off a symbolic trace.
 
-Only what is in :data:`~adelfl.learning.operations.STEPS` is of use to the quick pass, so functions and methods are put
+Only what is in :data:`~adelfl.training.operations.STEPS` is of use to the quick pass, so functions and methods are put
 back as the modules that do the same.
 """
 

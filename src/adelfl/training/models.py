@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from adelfl.errors import ConfigError
-from adelfl.learning.networks import NORMS, NetworkPlan, Residual, ResNet, Transformer, cnn, mlp, vgg
 from adelfl.seeds import rng_for
+from adelfl.training.networks import NORMS, NetworkPlan, Residual, ResNet, Transformer, cnn, mlp, vgg
 
 INITS = ("auto", "torch", "he")
 """What ``init`` may be."""

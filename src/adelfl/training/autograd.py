@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.learning.costs import layer_costs
-from adelfl.learning.layers import Layer
-from adelfl.learning.passes import CHUNK_BYTES, CannotFuse, Pass, Rows
+from adelfl.training.costs import layer_costs
+from adelfl.training.layers import Layer
+from adelfl.training.passes import CHUNK_BYTES, CannotFuse, Pass, Rows
 
 _NOTHING = 1e-20  # in place of zero, which cannot be divided by again
 _WORTH_A_PASS = 1e8  # forward multiplications of rows that may go through by themselves, and stop earlier
@@ -61,7 +61,7 @@ class _Site:
 class AutogradPass(Pass):
     """Weighted gradients of any module whose samples do not influence each other.
 
-    That they do not is not looked at here: :func:`adelfl.learning.trial.why_not_fused` tries it out.
+    That they do not is not looked at here: :func:`adelfl.training.trial.why_not_fused` tries it out.
 
     Parameters
     ----------

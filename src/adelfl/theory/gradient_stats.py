@@ -26,7 +26,7 @@ def curvature_of(inner: ArrayLike) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class GradientStats:
     """What the gradients of each layer are like: all that the noise of a round depends on, but for the fleet.
 
     Attributes
@@ -51,7 +51,7 @@ class Spread:
     @classmethod
     def from_pairs(
         cls, devices: ArrayLike, one_sample: ArrayLike, noise: ArrayLike, squares: ArrayLike, square_of_sum: ArrayLike
-    ) -> Spread:
+    ) -> GradientStats:
         """From pairs of gradients of the same device that differ by the luck of the batch alone; shapes (L,).
 
         Two gradients of n samples each differ by E‖g − g′‖² = 2σ²/n; their mean h = (g + g′)/2 is off by σ²/(2n), and
@@ -77,7 +77,7 @@ class Spread:
     @classmethod
     def from_devices(
         cls, devices: ArrayLike, sigma2: Floats, noise: ArrayLike, squares: ArrayLike, square_of_sum: ArrayLike
-    ) -> Spread:
+    ) -> GradientStats:
         """From one gradient of each of some devices, where the variance of one sample is known; as :meth:`from_pairs`.
 
         ``noise`` is Σ_u of one over the samples behind each gradient.
@@ -90,19 +90,19 @@ class Spread:
         return cls(np.where(n >= 2, sigma2, np.nan), zeta2, norm2, np.full(n.shape, np.nan))
 
     @classmethod
-    def guess(cls, layers: int, sigma2: float, G2: ArrayLike, curvature: float) -> Spread:
+    def guess(cls, layers: int, sigma2: float, G2: ArrayLike, curvature: float) -> GradientStats:
         """What the constants of Theorem 1 leave open: σ² shared out like G², equal data."""
         norm2 = np.broadcast_to(np.asarray(G2, dtype=np.float64), (layers,)).copy()
         zero = np.zeros(layers)
         return cls(sigma2 * norm2 / norm2.sum(), zero, norm2, zero + curvature)
 
     def to_dict(self) -> dict[str, list[float | None]]:
-        """Plain values, ready for JSON, None for what is not known; ``Spread.of(**values)`` takes them back."""
+        """Plain values, ready for JSON, None for what is not known; ``GradientStats.of(**values)`` takes them back."""
         keys = ("sigma2", "zeta2", "norm2", "curvature")
         return {key: [None if np.isnan(v) else float(v) for v in getattr(self, key)] for key in keys}
 
     @classmethod
-    def of(cls, sigma2: ArrayLike, zeta2: ArrayLike, norm2: ArrayLike, curvature: ArrayLike) -> Spread:
+    def of(cls, sigma2: ArrayLike, zeta2: ArrayLike, norm2: ArrayLike, curvature: ArrayLike) -> GradientStats:
         """From plain values, one per layer; None for what is not known."""
         return cls(*(np.asarray(v, dtype=np.float64) for v in (sigma2, zeta2, norm2, curvature)))
 
@@ -117,34 +117,34 @@ class Spread:
         known = self.curvature[np.isfinite(self.curvature)]
         return float(known.sum()) if known.size else float("nan")
 
-    def plausible(self) -> Spread:
+    def plausible(self) -> GradientStats:
         """The same, where luck made a square negative: no less than nothing."""
-        return Spread(
+        return GradientStats(
             np.maximum(self.sigma2, _TINY), np.maximum(self.zeta2, 0.0), np.maximum(self.norm2, _TINY), self.curvature
         )
 
-    def completed(self, guess: Spread) -> Spread:
+    def completed(self, guess: GradientStats) -> GradientStats:
         """The same, with a guess in place of what is not known; the curvature may stay unknown."""
 
         def filled(known: Floats, guessed: Floats) -> Floats:
             return np.where(np.isfinite(known), known, guessed)
 
-        return Spread(
+        return GradientStats(
             filled(self.sigma2, guess.sigma2),
             filled(self.zeta2, guess.zeta2),
             filled(self.norm2, guess.norm2),
             self.curvature,
         )
 
-    def rounded(self) -> Spread:
+    def rounded(self) -> GradientStats:
         """To three digits: no more is known, and what different engines compute is the same then."""
 
         def three(values: Floats) -> Floats:
             return np.array([float(f"{v:.2e}") for v in values])
 
-        return Spread(three(self.sigma2), three(self.zeta2), three(self.norm2), three(self.curvature))
+        return GradientStats(three(self.sigma2), three(self.zeta2), three(self.norm2), three(self.curvature))
 
-    def mixed(self, newer: Spread, share: float) -> Spread:
+    def mixed(self, newer: GradientStats, share: float) -> GradientStats:
         """Give newer knowledge a share. Layers of which nothing was seen (NaN) change as the others did.
 
         The curvature of a network grows tenfold and more while it learns, so there the newer one counts alone.
@@ -156,7 +156,7 @@ class Spread:
             found: Floats = (1.0 - share) * old + share * np.where(np.isfinite(new), new, moved * old)
             return found
 
-        return Spread(
+        return GradientStats(
             blend(self.sigma2, newer.sigma2, share),
             blend(self.zeta2, newer.zeta2, share),
             blend(self.norm2, newer.norm2, share),

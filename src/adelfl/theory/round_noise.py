@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adelfl.theory.spread import Spread
+from adelfl.theory.gradient_stats import GradientStats
 
 Floats = NDArray[np.float64]
 
@@ -135,7 +135,7 @@ class Noise:
 def round_noise(
     pi: ArrayLike,
     batch: ArrayLike,
-    spread: Spread,
+    spread: GradientStats,
     v: ArrayLike = 1.0,
     count: ArrayLike = 1,
     *,
@@ -149,7 +149,7 @@ def round_noise(
     pi : array_like, shape (..., U, L)
     batch : array_like, shape (..., U)
         S_u.
-    spread : Spread
+    spread : GradientStats
     v : array_like, broadcast to pi
         How much u weighs among those who deliver.
     count : array_like, shape (U,)
@@ -179,7 +179,7 @@ def round_noise(
         )
 
 
-def precision(batch: ArrayLike, spread: Spread, memory: float = 1.0) -> Floats:
+def precision(batch: ArrayLike, spread: GradientStats, memory: float = 1.0) -> Floats:
     """v_u = 1/(σ_l²/S_u + M ζ_l²), shape (..., U, L): of all weights the ones with the least lasting noise.
 
     With equal data (ζ = 0) samples count alike, and a device that took twice as many counts twice; with unequal data
@@ -200,7 +200,7 @@ def memory(eta: ArrayLike, rho_c: float) -> float:
 
 
 def correction(
-    p_empty: ArrayLike, noise: ArrayLike, spread: Spread, eta: float, *, most: float | None = None
+    p_empty: ArrayLike, noise: ArrayLike, spread: GradientStats, eta: float, *, most: float | None = None
 ) -> Floats:
     """The factor on the mean of what was delivered: between 1 and 1/(1 − p), shape (L,).
 
@@ -215,7 +215,7 @@ def correction(
         Probability that nobody delivers the layer.
     noise : array_like, shape (L,)
         N_l, of those who did deliver.
-    spread : Spread
+    spread : GradientStats
     eta : float
         Learning rate.
     most : float, optional

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adelfl.learning.submodel import Submodel, load, shrink
-from adelfl.learning.work import NOTHING, Change, Engine, RoundWork
+from adelfl.training.submodel import Submodel, load, shrink
+from adelfl.training.work import NOTHING, Change, Engine, RoundWork
 
 
 class Hetero(Engine):

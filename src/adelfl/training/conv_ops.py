@@ -1,4 +1,4 @@
-"""Convolutions and pools, as the fused engine does them: see :mod:`adelfl.learning.operations`."""
+"""Convolutions and pools, as the fused engine does them: see :mod:`adelfl.training.operations`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.learning.rows import VECTOR, first, rows_last, weighed
+from adelfl.training.layout import VECTOR, first, rows_last, weighed
 
 _ATEN = torch.ops.aten
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.learning.layers import Layer
-from adelfl.learning.masks import seeded
-from adelfl.learning.stateless import Stateless
-from adelfl.learning.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
+from adelfl.training.layers import Layer
+from adelfl.training.masks import seeded
+from adelfl.training.stateless import Stateless
+from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
 from adelfl.updates import Merge
 
 
