@@ -287,26 +287,34 @@ class _Numbers(Protocol):
 Values = TypeVar("Values", bound=_Numbers)
 
 
-class Merge(Generic[Values]):
-    """Σ_u A[u,l] (w_u − w) of every parameter that somebody sent, added up device by device.
+class WeightedSum(Generic[Values]):
+    """Σ_u A[u,l] (w_u − w) of every parameter that was delivered, added up device by device.
 
     Parameters
     ----------
     layers : sequence of sequences of str
         Names of parameters, input side first.
+    updates : iterable of (mapping, sequence of float)
+        Changes of each device, and its row of A, in the order of device numbers.
 
     Attributes
     ----------
     total : dict of str to array
-        The change of each parameter so far: arrays of numpy or tensors of torch, whichever were added.
+        The change of each parameter so far: NumPy arrays or torch tensors, whichever were added.
     """
 
-    def __init__(self, layers: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Sequence[str]],
+        updates: Iterable[tuple[Mapping[str, Values], Sequence[float] | NDArray[np.float64]]] = (),
+    ) -> None:
         self.layers = layers
         self.total: dict[str, Values] = {}
+        for changes, weights in updates:
+            self.add(changes, weights)
 
     def add(self, changes: Mapping[str, Values], weights: Sequence[float] | NDArray[np.float64]) -> None:
-        """Add one device's changes, with its row of A. Devices are added in the order of their numbers."""
+        """Add the changes of one device with its row of A."""
         for names, weight in zip(self.layers, weights, strict=True):
             if weight == 0.0:
                 continue

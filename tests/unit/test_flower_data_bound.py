@@ -26,7 +26,7 @@ def asked_in(world: World, **options) -> tuple[DeadlineStrategy, dict[int, list[
     """Run four rounds with plenty of time; the batches that each node was asked for after it was measured."""
     strategy = DeadlineStrategy(budget=400.0, clock=world.clock, **options)
     strategy.start(world, arrays(), num_rounds=4)
-    return strategy, {n: [task.batch for task in node.asked if task.round > 0] for n, node in world.nodes.items()}
+    return strategy, {n: [task.batch for task in node.asked if task.round > 1] for n, node in world.nodes.items()}
 
 
 def world() -> World:
@@ -38,7 +38,7 @@ def test_no_node_is_asked_for_more_than_it_holds(method):
     strategy, asked = asked_in(world(), method=method)
     assert max(asked[2]) <= 12
     assert max(asked[1]) <= 64
-    setting = strategy.session.plan.strategy.problem
+    setting = strategy.run.strategy.method.problem
     assert setting.held.tolist() == [64.0, 12.0, 64.0]
     if method != "salf":
         assert asked[2][0] == 12
@@ -47,7 +47,7 @@ def test_no_node_is_asked_for_more_than_it_holds(method):
 def test_on_request_samples_repeat():
     strategy, asked = asked_in(world(), method="salf", oversample=True)
     assert set(asked[2]) == {16}
-    assert strategy.session.plan.strategy.problem.held is None
+    assert strategy.run.strategy.method.problem.held is None
 
 
 @pytest.mark.parametrize(("oversample", "drawn"), [(False, 12), (True, 40)])

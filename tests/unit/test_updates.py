@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adelfl.errors import ConfigError
-from adelfl.updates import Gate, Merge, Reason, Shape, UpdateRejected, read_array
+from adelfl.updates import Gate, Reason, Shape, UpdateRejected, WeightedSum, read_array
 
 LAYERS = (("a.weight", "a.bias"), ("b.weight",), ("c.weight", "c.bias"))
 WEIGHTS = {
@@ -254,7 +254,7 @@ def test_the_merge_is_the_weighted_sum_in_device_order():
     rng = np.random.default_rng(0)
     depths = (3, 1, 2)
     A = rng.random((3, 3))
-    merge = Merge(LAYERS)
+    merge = WeightedSum(LAYERS)
     for u, depth in enumerate(depths):
         merge.add(suffix(depth, seed=u), A[u])
     for l, layer in enumerate(LAYERS):
@@ -267,7 +267,7 @@ def test_tensors_and_arrays_merge_to_the_same_bits():
     rng = np.random.default_rng(1)
     A = rng.random((4, 3))
     A[2] = 0.0
-    arrays, tensors = Merge(LAYERS), Merge(LAYERS)
+    arrays, tensors = WeightedSum(LAYERS), WeightedSum(LAYERS)
     for u in range(4):
         changes = suffix(1 + u % 3, seed=u)
         arrays.add(changes, A[u])

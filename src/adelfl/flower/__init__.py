@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from adelfl.flower.client import Job as Job
     from adelfl.flower.client import train as train
-    from adelfl.flower.server import DeadlineStrategy as DeadlineStrategy
+    from adelfl.flower.strategy import DeadlineStrategy as DeadlineStrategy
 
 _HOME = {
-    "DeadlineStrategy": "adelfl.flower.server",
+    "DeadlineStrategy": "adelfl.flower.strategy",
     "Job": "adelfl.flower.client",
     "train": "adelfl.flower.client",
 }

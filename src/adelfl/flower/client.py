@@ -81,6 +81,8 @@ class Job:
         self._setup, self._compute, self._aside, self._begun, self._last = math.nan, 0.0, 0.0, 0.0, 0.0
         self._times: list[float] = []
         self._samples = self._first_samples = self._examples = self._rows = 0
+        self._first_gradients: dict[str, Tensor] | None = None
+        self._pair: tuple[float, ...] = ()
         self._on_gpu = next((p.is_cuda for p in model.parameters()), False)
         self.stopped = False
 
@@ -155,6 +157,8 @@ class Job:
                 p.grad = found.gradients.get(name)
         if self.iterations_done == 0:
             self.loss = found.loss
+        if not self.task.pace and self.iterations_done < 2 and not found.stopped:
+            self._compare(found.gradients)
         self._compute += self._elapsed() - self._begun
         self.iterations_done += 1
         self.done += found.depth
@@ -179,6 +183,15 @@ class Job:
         if now + expected <= self.task.seconds:
             return False
         return True if l == L else Answer.after_this
+
+    def _compare(self, gradients: dict[str, Tensor]) -> None:
+        """Note how far the first two gradients of a new node are apart, layer by layer."""
+        first = self._first_gradients
+        if first is None:
+            self._first_gradients = {name: g.detach().clone() for name, g in gradients.items()}
+        elif self._samples == self._first_samples:
+            apart = {name: float((g - first[name]).square().sum()) for name, g in gradients.items() if name in first}
+            self._pair = tuple(sum(apart.get(name, 0.0) for name in layer.parameters) for layer in self.layers)
 
     def rehearse(self, loss: Callable[[nn.Module], Tensor]) -> None:
         """Find out whether the model can be truncated, on a copy; ``loss`` runs the model on a batch."""
@@ -212,6 +225,7 @@ class Job:
             times=tuple(self._times),
             samples=self._first_samples,
             rows=self._rows,
+            pair=self._pair,
         )
         content = RecordDict({self.arrayrecord_key: record, "metrics": MetricRecord(own | report.write())})
         return Message(content, reply_to=self.message)
@@ -252,7 +266,7 @@ def train(
             steps.step()
         else:
             plain_step(model, job.learning_rate)
-    if job.task.round == 0 and not job.task.pace and first is not None:
+    if not job.task.pace and first is not None:
         x, y = first
         job.rehearse(lambda module: loss(module(x), y))
     return job.reply()

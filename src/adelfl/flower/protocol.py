@@ -1,9 +1,9 @@
-"""What server and client say to each other in a round, and the names under which they say it.
+"""Contents of the messages between server and client.
 
     server → client    the weights, and a :class:`Task` in the configuration record
     client → server    the changes w_u − w of the layers that it finished, and a :class:`Report` among the metrics
 
-Durations only, never moments: each side counts on its own monotonic clock, so wrong wall clocks do no harm.
+Messages carry durations, never moments: each side counts on its own monotonic clock, so wrong wall clocks do no harm.
 """
 
 from __future__ import annotations
@@ -15,32 +15,34 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from adelfl.errors import ConfigError
+from adelfl.planner.beliefs import Timing
 
 PREFIX = "adelfl-"
-"""Of every key that is ours; whatever else is in a record is the user's."""
+"""Prefix of all keys of adelfl; other keys of a record are the user's."""
 
 Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a node is asked to do.
+    """Work that a node is asked to do.
 
     Attributes
     ----------
     round : int
-        From 1; 0 while nodes are measured.
+        Number of the merge that the weights lead to, from 1.
     batch, iterations : int
         Samples per local iteration, and how many iterations.
     rate : float
         Learning rate.
     seconds : float
-        After the message's arrival, when computing has to end; infinite to finish whatever it takes.
+        Seconds after the arrival of the message at which computing must end; infinite for no limit.
     layers : tuple of tuple of str
         Names of parameters, input side first.
     pace : tuple of float
-        Seconds per sample that the node's layers took so far, in the order of backpropagation; empty if unknown. A
-        layer that is not expected to be ready in time is not begun.
+        Expected seconds per sample of each layer, in the order of backpropagation. A layer that is not expected to be
+        ready in time is not begun. Empty for a node that is new: it then checks its model, and reports the difference
+        of its first two gradients.
     oversample : bool
         Whether samples repeat where the batch is larger than the node's data; otherwise the batch is all of it.
     """
@@ -55,7 +57,7 @@ class Task:
     oversample: bool = False
 
     def write(self) -> Values:
-        """As entries of a configuration record."""
+        """Return entries of a configuration record."""
         return {
             f"{PREFIX}round": self.round,
             f"{PREFIX}batch": self.batch,
@@ -70,13 +72,13 @@ class Task:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Task:
-        """From a configuration record; the server that wrote it is trusted."""
-        said = {key.removeprefix(PREFIX): value for key, value in record.items() if key.startswith(PREFIX)}
+        """Read a configuration record; the server that wrote it is trusted."""
+        values = {key.removeprefix(PREFIX): value for key, value in record.items() if key.startswith(PREFIX)}
         try:
-            ends = list(accumulate(said.pop("layer-sizes"), initial=0))
-            names = said.pop("layer-names")
+            ends = list(accumulate(values.pop("layer-sizes"), initial=0))
+            names = values.pop("layer-names")
             layers = tuple(tuple(names[begin:end]) for begin, end in pairwise(ends))
-            return cls(layers=layers, **said | {"pace": tuple(said["pace"])})
+            return cls(layers=layers, **values | {"pace": tuple(values["pace"])})
         except (KeyError, TypeError) as missing:
             raise ConfigError(
                 f"this message is no task of adelfl.flower.DeadlineStrategy ({missing}); "
@@ -86,12 +88,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Report:
-    """What a node says of its work; anything may be in it, so the server believes only what makes sense.
+    """Report of a node on its work. It may hold anything, so the server uses only what makes sense.
 
     Attributes
     ----------
     round : object
-        The task's.
+        Round of the task.
     done : object
         Layers finished over all iterations.
     setup, compute, aside, total : float
@@ -100,9 +102,11 @@ class Report:
     times : tuple of float
         Seconds of the first iteration: forward pass, then each finished layer, last layer first.
     samples : int
-        The batch size that those times are of.
+        Batch size of those times.
     rows : int
-        How many samples the node has; 0 if it does not say. No larger batch is asked for.
+        Samples that the node holds; 0 if unknown. Batches are not larger.
+    pair : tuple of float
+        ‖g − g′‖² of each layer, input side first, for two gradients of a new node; empty otherwise.
     """
 
     round: object
@@ -114,9 +118,10 @@ class Report:
     times: tuple[float, ...]
     samples: int
     rows: int = 0
+    pair: tuple[float, ...] = ()
 
     def write(self) -> Values:
-        """As entries of a metrics record."""
+        """Return entries of a metrics record."""
         return {
             f"{PREFIX}round": self.round,
             f"{PREFIX}done": self.done,
@@ -127,11 +132,12 @@ class Report:
             f"{PREFIX}times": [float(value) for value in self.times],
             f"{PREFIX}samples": self.samples,
             f"{PREFIX}rows": self.rows,
+            f"{PREFIX}pair": [float(value) for value in self.pair],
         }
 
     @classmethod
     def read(cls, record: Mapping[str, Any], layers: int) -> Report:
-        """From a metrics record that nobody has looked at yet; times that cannot be are left out."""
+        """Read an unchecked metrics record; values that cannot be are left out."""
         times = record.get(f"{PREFIX}times", [])
         samples = record.get(f"{PREFIX}samples")
         right = (
@@ -142,15 +148,26 @@ class Report:
             and 1 <= samples <= 2**53
         )
         rows = record.get(f"{PREFIX}rows")
-        said = {key: record.get(f"{PREFIX}{key}") for key in ("setup", "compute", "aside", "total")}
+        durations = {key: record.get(f"{PREFIX}{key}") for key in ("setup", "compute", "aside", "total")}
+        pair = record.get(f"{PREFIX}pair", [])
+        is_pair = isinstance(pair, list) and len(pair) == layers and all(_is_duration(value) for value in pair)
         return cls(
             round=record.get(f"{PREFIX}round"),
             done=record.get(f"{PREFIX}done"),
-            **{key: float(value) if _is_duration(value) else math.nan for key, value in said.items()},  # type: ignore[arg-type]
+            **{key: float(value) if _is_duration(value) else math.nan for key, value in durations.items()},  # type: ignore[arg-type]
             times=tuple(map(float, times)) if right else (),
             samples=int(samples) if right and samples is not None else 0,
             rows=rows if type(rows) is int and rows > 0 else 0,
+            pair=tuple(map(float, pair)) if is_pair else (),
         )
+
+    def timing(self, round_trip: float) -> Timing | None:
+        """Return the durations that fit into a round trip; None if they cannot be true."""
+        outside = round_trip - self.setup - self.compute - self.aside
+        if not (math.isfinite(outside) and outside >= 0 and math.isfinite(self.total) and self.total <= round_trip):
+            return None
+        pace = tuple(t / self.samples for t in self.times) if sum(self.times) <= round_trip else ()
+        return Timing(self.setup, outside, pace, self.rows)
 
 
 def _is_duration(value: object) -> bool:

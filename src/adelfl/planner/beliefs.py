@@ -1,17 +1,21 @@
-"""What is known of each device while training goes on.
+"""Estimates of every device: speed, upload time, presence, layer times, amount of data.
 
-A device that computes for s seconds on S samples finishes layers at the rate P_u/S, so the layers that came are Poisson
-of mean P_u s/S (exactly for exponential layer times), and a Gamma prior stays a Gamma:
+A device that computes for s seconds on S samples finishes layers at the rate P_u/S. So the number of finished layers is
+Poisson with mean P_u s/S (exactly for exponential layer times), and a Gamma prior stays a Gamma:
 
     P_u ~ Gamma(k, k/(r P_u⁰)),     P_u | rounds  ~  Gamma(k + Σ z, k/(r P_u⁰) + Σ s/S)
 
-P_u⁰ is what was believed at first. r, how much faster the whole fleet turns out than believed, and k, how far single
-devices may be off, are estimated from all devices together, so that a device that was never heard is judged by its
-fleet, and a single odd round moves little. Old rounds are forgotten slowly. A device from which nothing comes where
-something was due may be slow, or away: both are weighed by their probability.
+P_u⁰ is the first estimate. r (how much faster the whole fleet is than first estimated) and k (how far single devices
+are off) are estimated from all devices together. A device without observations is therefore judged by its fleet, and a
+single odd round moves little. Old rounds are forgotten slowly. A device from which nothing arrives may be slow or away;
+both are weighed by their probability.
+
+Real devices also report durations (:class:`Timing`). The longest recent ones, with a margin, replace the mean upload.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +24,48 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_KEPT = 0.95  # of what was known, for every round that a device is asked in
-_FIRM, _LOOSE = 200.0, 1.0  # k is between
-_AWAY, _AWAY_WEIGHT = (
-    0.02,
-    3.0,
-)  # how often devices are away, before anything is known, and how many rounds that is worth
+_KEPT = 0.95  # share of older observations that is kept, per round in which a device takes part
+_FIRM, _LOOSE = 200.0, 1.0  # bounds of k
+_AWAY, _AWAY_WEIGHT = 0.02, 3.0  # prior probability of absence, and its weight in rounds
 _UPLOAD_WEIGHT = 1.0
-_KEPT_SUMS = ("_layers", "_exposure", "_upload", "_uploads", "_away", "_asked")
+_SUMS = ("_layers", "_exposure", "_upload", "_uploads", "_away", "_asked")
+
+_REMEMBERED = 8  # round trips per device
+_NEW_PACE = 0.3  # weight of the newest layer times
+_ODD = 3.0  # a duration this many times the next longest is an outlier
+_EASING = 0.8  # shrinks the last remembered duration in each round that a device sits out
+_MARGIN, _LEAST_MARGIN = 0.1, 0.05  # relative and in seconds, added to the longest recent duration
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Durations that a real device reports of one task.
+
+    Attributes
+    ----------
+    setup : float
+        Seconds from the arrival of the task to the first batch.
+    outside : float
+        Seconds of the round trip that were neither set-up nor computing: dispatch, process start, transfers.
+    pace : tuple of float
+        Seconds per sample of the forward pass and of each finished layer, last layer first.
+    samples : int
+        Training samples that the device holds; 0 if unknown.
+    """
+
+    setup: float
+    outside: float
+    pace: tuple[float, ...] = ()
+    samples: int = 0
 
 
 class Beliefs:
-    """Speeds, uploads and presence of N devices; a round costs as much as it has devices, however many there are.
+    """Estimates of N devices. The cost of a round does not depend on N.
 
     Parameters
     ----------
     compute, upload : ndarray, shape (N,)
-        P_u⁰ and B_u⁰.
+        First estimates P_u⁰ and B_u⁰.
     variation : float
         Standard deviation of a layer's time over its mean; 1 for the paper's exponential times.
     """
@@ -46,9 +75,26 @@ class Beliefs:
         self.variation2 = min(variation, 3.0) ** 2
         self._layers, self._exposure, self._upload, self._uploads, self._away, self._asked = np.zeros((6, compute.size))
         self._sums = np.zeros(7)
+        self._links: dict[int, _Link] = {}
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return int(self.first_compute.size)
+
+    def grow(self, size: int) -> None:
+        """Add devices that resemble the median of the present ones."""
+        more, everyone = size - self.size, np.arange(self.size)
+        if more <= 0:
+            return
+        typical = [float(np.median(values(everyone))) for values in (self.compute, self.upload)]
+        self.first_compute = np.append(self.first_compute, np.full(more, typical[0] / self.faster))
+        self.first_upload = np.append(self.first_upload, np.full(more, typical[1]))
+        for name in _SUMS:
+            setattr(self, name, np.append(getattr(self, name), np.zeros(more)))
 
     def _share(self, u: Ints) -> Floats:
-        """What some devices add to the sums over all: of z, of what was due, of their products, and of absences."""
+        """Return the contribution of some devices to the sums over all devices."""
         x, due = self._layers[u], self._exposure[u] * self.first_compute[u]
         terms = (x, due, x * x, x * due, due * due, self._away[u], self._asked[u])
         return np.array([term.sum() for term in terms])
@@ -63,24 +109,24 @@ class Beliefs:
         through: Bools,
         silence: Floats | None = None,
     ) -> None:
-        """Take one round in.
+        """Update the estimates with one round.
 
         Parameters
         ----------
         devices : ndarray of int
-            Who was asked.
+            Devices that took part.
         batch : ndarray of int
-            S_u; 0 for who was not asked after all.
+            S_u; 0 for a device that sat out.
         work : ndarray
-            What came, in mean layers.
+            Finished layers, in mean layers.
         seconds : ndarray
-            How long each computed: until it was through, or until it had to send.
+            Computing time of each device, until it finished or had to stop.
         upload : ndarray
-            How long a whole upload took; NaN where nothing came.
+            Duration of a whole upload; NaN where nothing arrived.
         through : ndarray of bool
-            Who finished everything.
+            Whether each device finished everything.
         silence : ndarray, optional
-            Probability that nothing comes from a device that is there; by default that of exponential times.
+            Probability that nothing arrives from a device that is present; by default that of exponential times.
         """
         here = (batch > 0) & (seconds > 0)
         u, S, z, s, B = devices[here], batch[here], work[here], seconds[here], upload[here]
@@ -90,7 +136,7 @@ class Beliefs:
         away = self.away(u)
         there = np.where(silent, (1 - away) * chance / np.maximum((1 - away) * chance + away, 1e-300), 1.0)
         before = self._share(u)
-        for name in _KEPT_SUMS:
+        for name in _SUMS:
             getattr(self, name)[u] *= _KEPT
         # Times that vary less than exponential ones end between two layers: half a layer is under way, on average.
         under_way = np.where(silent | through[here], 0.0, 0.5 * (1.0 - self.variation2))
@@ -103,21 +149,14 @@ class Beliefs:
         self._uploads[u[sent]] += 1.0
         self._sums += self._share(u) - before
 
-    def take_over(self, older: Beliefs, mine: Ints, theirs: Ints) -> None:
-        """Believe of some devices what was believed of them elsewhere, and why."""
-        before = self._share(mine)
-        for name in ("first_compute", "first_upload", *_KEPT_SUMS):
-            getattr(self, name)[mine] = getattr(older, name)[theirs]
-        self._sums += self._share(mine) - before
-
     @property
     def faster(self) -> float:
-        """r: how many times faster the fleet is than was believed at first."""
+        """r: how many times faster the fleet is than first estimated."""
         return float((1.0 + self._sums[0]) / (1.0 + self._sums[1]))
 
     @property
     def firmness(self) -> float:
-        """k: how many layers the first belief in a device is worth, by how far devices turn out to be off."""
+        """k: the weight of a device's first estimate in layers, from how far devices turn out to be off."""
         _, due, xx, xd, dd, *_ = self._sums
         r = self.faster
         if dd <= 0:
@@ -126,18 +165,101 @@ class Beliefs:
         return float(1.0 / np.clip(off, 1.0 / _FIRM, 1.0 / _LOOSE))
 
     def compute(self, u: Ints) -> Floats:
-        """P_u of some devices: the mean of what is believed."""
+        """Return the posterior mean of P_u of some devices."""
         k = self.firmness
-        found: Floats = (k + self._layers[u]) / (k / (self.faster * self.first_compute[u]) + self._exposure[u])
-        return found
+        mean: Floats = (k + self._layers[u]) / (k / (self.faster * self.first_compute[u]) + self._exposure[u])
+        return mean
 
     def upload(self, u: Ints) -> Floats:
-        """B_u of some devices."""
-        found: Floats = (_UPLOAD_WEIGHT * self.first_upload[u] + self._upload[u]) / (_UPLOAD_WEIGHT + self._uploads[u])
-        return found
+        """Return B_u of some devices: everything that is not computing."""
+        mean: Floats = (_UPLOAD_WEIGHT * self.first_upload[u] + self._upload[u]) / (_UPLOAD_WEIGHT + self._uploads[u])
+        if not self._links:
+            return mean
+        links = [self._links.get(int(i)) for i in u]
+        return np.array([m if link is None else link.total for m, link in zip(mean, links, strict=True)])
 
     def away(self, u: Ints) -> Floats:
-        """Probability that each of some devices does not take part, though it was asked."""
+        """Return the probability that each of some devices does not take part although it is asked."""
         usual = (_AWAY * 20.0 + self._sums[5]) / (20.0 + self._sums[6])
-        found: Floats = (_AWAY_WEIGHT * usual + self._away[u]) / (_AWAY_WEIGHT + self._asked[u])
-        return found
+        rate: Floats = (_AWAY_WEIGHT * usual + self._away[u]) / (_AWAY_WEIGHT + self._asked[u])
+        return rate
+
+    # -- durations that real devices report
+
+    def note(self, u: int, timing: Timing) -> None:
+        """Remember the durations of one round trip."""
+        self._links.setdefault(u, _Link()).add(timing)
+
+    def rest(self, u: int) -> None:
+        """Forget old durations of a device that sits out. Otherwise a slow link would exclude it for ever."""
+        if u in self._links:
+            self._links[u].ease()
+
+    def known(self, u: int) -> bool:
+        """Return whether a device has reported durations."""
+        return u in self._links
+
+    def outside(self, u: Ints) -> Floats:
+        """Seconds of a round trip to allow for everything outside a device, with a margin."""
+        return np.array([self._links[int(i)].allowance if int(i) in self._links else self.first_upload[i] for i in u])
+
+    def setup(self, u: Ints) -> Floats:
+        """Return the longest recent set-up time of some devices."""
+        return np.array([max(self._links[int(i)].setup) if int(i) in self._links else 0.0 for i in u])
+
+    def held(self, u: Ints) -> Floats:
+        """Return the samples that some devices hold; infinite where unknown."""
+        return np.array([(self._links[int(i)].samples if int(i) in self._links else 0) or np.inf for i in u])
+
+    def pace(self, u: Ints, layers: int) -> Floats:
+        """Seconds per sample of each layer, last layer first, shape (U, L); NaN for a device without reports."""
+        return np.array([self._pace_of(int(i), layers) for i in u]).reshape(u.size, layers)
+
+    def _pace_of(self, u: int, layers: int) -> Floats:
+        own = np.full(layers, np.nan)
+        if u in self._links:
+            reported = self._links[u].pace[1 : layers + 1]
+            own[: reported.size] = reported
+            if np.isfinite(own).any():
+                own[np.isnan(own)] = np.nanmean(own)
+        return own
+
+
+class _Link:
+    """Recent durations of one real device."""
+
+    def __init__(self) -> None:
+        self.setup: list[float] = []
+        self.outside: list[float] = []
+        self.pace: Floats = np.empty(0)
+        self.samples = 0
+
+    def add(self, timing: Timing) -> None:
+        self.setup = [*self.setup, timing.setup][-_REMEMBERED:]
+        self.outside = [*self.outside, timing.outside][-_REMEMBERED:]
+        self.samples = timing.samples or self.samples
+        new = np.array(timing.pace)
+        old = np.full(max(new.size, self.pace.size), np.nan)
+        old[: self.pace.size] = self.pace
+        head = old[: new.size]
+        old[: new.size] = np.where(np.isfinite(head), (1 - _NEW_PACE) * head + _NEW_PACE * new, new)
+        self.pace = old
+
+    @property
+    def allowance(self) -> float:
+        """The longest recent time outside the device, except for one outlier, and a margin."""
+        recent = sorted(self.outside, reverse=True)
+        outlier = len(recent) > 2 and recent[0] > _ODD * recent[1]
+        longest = recent[1] if outlier else recent[0]
+        return longest + max(_LEAST_MARGIN, _MARGIN * longest)
+
+    @property
+    def total(self) -> float:
+        return self.allowance + max(self.setup)
+
+    def ease(self) -> None:
+        for durations in (self.setup, self.outside):
+            if len(durations) > 1:
+                durations.pop(0)
+            else:
+                durations[0] *= _EASING

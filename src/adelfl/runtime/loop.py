@@ -4,18 +4,22 @@
 
 What happens when does not depend on the weights, unless a strategy asks for gradients. So decisions may run ahead of
 computing: :meth:`Loop.steps` decides, and :meth:`Loop.run` computes the steps, some at a time.
+
+A run on a real clock logs every :class:`Reaction`. Given that log, :meth:`Loop.steps` makes the same decisions again: a
+deployment resumes that way after a crash, and can be replayed on the simulated backend.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from adelfl.runtime.backend import Backend, Compute, Computed
-from adelfl.strategies.actions import Event, Merge, Merged, Started, View
+from adelfl.runtime.reactions import Reaction
+from adelfl.strategies.actions import Event, Ints, Merge, Merged, Started, Tasks, View
 from adelfl.strategies.base import Strategy
 
 _ROUNDING = 1e-9
@@ -59,11 +63,16 @@ class Loop:
         Where tasks are done.
     budget : float
         Seconds after which nothing counts any more.
+    log : callable, optional
+        Is given every reaction, after it.
     """
 
-    def __init__(self, strategy: Strategy, backend: Backend, budget: float) -> None:
-        self.strategy, self.backend, self.budget = strategy, backend, budget
+    def __init__(
+        self, strategy: Strategy, backend: Backend, budget: float, log: Callable[[Reaction], None] | None = None
+    ) -> None:
+        self.strategy, self.backend, self.budget, self.log = strategy, backend, budget, log
         self.version = 0
+        self.dispatched: list[Tasks] = []  # with a log only
 
     def run(self, steps: Iterator[Step], apply: Callable[[Step], None], keep: Callable[[Step], None]) -> None:
         """Compute steps until the end.
@@ -101,18 +110,37 @@ class Loop:
                 break
         return deque(zip(few, self.backend.prepare([step.merge for step in few]), strict=True))
 
-    def steps(self) -> Iterator[Step]:
-        """Yield every merge of the run. One that asks for gradients must be computed before the next is asked for."""
+    def steps(self, past: Iterable[Reaction] = ()) -> Iterator[Step]:
+        """Yield every merge of the run. One that asks for gradients must be computed before the next is asked for.
+
+        Parameters
+        ----------
+        past : iterable of Reaction
+            Reactions of an earlier process, which happen again before the backend is asked for events. What was under
+            way then is lost, so the strategy is told with another :class:`Started` that the run goes on.
+        """
         events: deque[Event] = deque([Started()])
         wake_at: float | None = None
         began = self.backend.now()
+        before, resumed = iter(past), False
         while True:
-            event = events.popleft() if events else self.backend.next(wake_at)
-            now = self.backend.now()
-            if event is None or now > self.budget * (1.0 + _ROUNDING):
-                return
-            view = View(now, self.budget, self.version, self.backend.cohort)
+            old = next(before, None)
+            if old is None and resumed:
+                events.appendleft(Started())
+            resumed = old is not None
+            event: Event | None
+            if old is not None:
+                event, now = (events.popleft() if events else old.event_of(self.dispatched)), old.now
+                view = View(now, self.budget, self.version, old.cohort)
+            else:
+                event = events.popleft() if events else self.backend.next(wake_at)
+                now = self.backend.now()
+                if event is None or now > self.budget * (1.0 + _ROUNDING):
+                    return
+                view, drawn = self._view(now)
             actions = self.strategy.react(view, event)
+            if old is None and self.log is not None:
+                self.log(Reaction.of(now, event, drawn))
             if actions.merge is not None:
                 self.version += 1
                 step = Step(self.version, began, now, actions.merge)
@@ -120,7 +148,22 @@ class Loop:
                 began = now
                 events.append(Merged(self.version, None if step.computed is None else step.computed.spread))
             for tasks in actions.dispatch:
-                self.backend.dispatch(tasks, self.version)
+                if self.log is not None or old is not None:
+                    self.dispatched.append(tasks)
+                if old is None:
+                    self.backend.dispatch(tasks, self.version)
             wake_at = actions.wake_at
             if actions.stop:
                 return
+
+    def _view(self, now: float) -> tuple[View, list[Ints]]:
+        """Return what the strategy may look at, and a list that will hold the cohorts that it draws."""
+        drawn: list[Ints] = []
+        if self.log is None:
+            return View(now, self.budget, self.version, self.backend.cohort), drawn
+
+        def cohort(k: int, size: int | None) -> Ints:
+            drawn.append(self.backend.cohort(k, size))
+            return drawn[-1]
+
+        return View(now, self.budget, self.version, cohort), drawn

@@ -1,9 +1,9 @@
-"""What a strategy is told, and what it can do: events in, actions out.
+"""Events that a strategy reacts to, and the actions that it answers with.
 
-    Started, Arrivals, Merged, Timer   ──►   Strategy.react(view, event)   ──►   dispatch tasks, merge, wake, stop
+    Started, Arrivals, Late, Joined, Merged, Timer  ──►  Strategy.react(view, event)  ──►  merge, dispatch, wake, stop
 
-Devices that are asked at the same moment, from the same weights, are one :class:`Tasks`. A synchronous method waits for
-all of them at once (``together``); an asynchronous one hears of each when it is done.
+Devices that start at the same moment from the same weights share one :class:`Tasks`. A synchronous method gets one
+event for all of them (``together``); an asynchronous method gets one event per device.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.planner.beliefs import Timing
 from adelfl.theory.gradient_stats import GradientStats
 
 Floats = NDArray[np.float64]
@@ -43,6 +44,12 @@ class Tasks:
         Whether the devices are reported in one event, at the cutoff; otherwise each in its own, when it is done.
     early : bool
         Whether that event comes as soon as every device has delivered everything.
+    stop : ndarray, shape (U,), or None
+        Seconds after the arrival of its task at which each device stops computing; None for no limit. Simulated devices
+        know their upload times and stop in time by themselves.
+    pace : ndarray, shape (U, L), or None
+        Expected seconds per sample of each layer, last layer first; NaN if unknown. A real device does not begin a
+        layer that it cannot finish.
     """
 
     devices: Ints
@@ -53,11 +60,26 @@ class Tasks:
     width: Floats | None = None
     together: bool = True
     early: bool = False
+    stop: Floats | None = None
+    pace: Floats | None = None
 
 
 @dataclass(frozen=True)
 class Started:
-    """The run begins."""
+    """The run begins, or goes on in a new process; no task is under way."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Devices that can be given tasks: they connected, came back, or failed to answer an earlier task.
+
+    Attributes
+    ----------
+    devices : ndarray of int
+        Device numbers, ascending.
+    """
+
+    devices: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +102,8 @@ class Arrivals:
         How long each device computed; NaN for one from which nothing came.
     upload : ndarray, shape (U,)
         How long a whole upload took; NaN where nothing came.
+    timings : tuple of Timing or None
+        What real devices report of their durations, one entry per device; empty in a simulation.
     """
 
     tasks: Tasks
@@ -89,6 +113,30 @@ class Arrivals:
     z: Ints
     seconds: Floats
     upload: Floats
+    timings: tuple[Timing | None, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Late:
+    """An update that arrived after its cutoff. It is not merged, but its durations are known.
+
+    Attributes
+    ----------
+    device : int
+        Device number.
+    batch, z : int
+        Samples per step, and layers that were finished over all steps.
+    seconds : float
+        How long the device computed.
+    timing : Timing
+        Durations that the device reports.
+    """
+
+    device: int
+    batch: int
+    z: int
+    seconds: float
+    timing: Timing
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +160,7 @@ class Timer:
     """The moment that ``wake_at`` named."""
 
 
-Event = Started | Arrivals | Merged | Timer
+Event = Started | Joined | Arrivals | Late | Merged | Timer
 
 
 @dataclass(frozen=True, eq=False)

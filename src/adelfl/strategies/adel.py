@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.latency import Exponential, delivery_of, of_devices, work_of
+from adelfl.latency import Exponential
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.noise_plan import QUICK, THOROUGH, BatchScale, Effort, NoisePlan, best_rounds, solve
@@ -97,7 +97,7 @@ class Adel(RoundStrategy):
         self.correction: Correction = correction
         self.knowledge = Knowledge(problem)
         variation = getattr(getattr(problem.latency, "law", None), "variation", 1.0)
-        self.beliefs = Beliefs(problem.compute, problem.upload, variation)
+        self.beliefs: Beliefs = Beliefs(problem.compute, problem.upload, variation)
         by_speed = np.argsort(problem.compute, kind="stable")
         places = np.linspace(0, problem.devices - 1, min(problem.devices, _SAMPLE)).round().astype(np.int64)
         self._sample = by_speed[places]  # who stands for the fleet when the rest is planned again
@@ -158,10 +158,6 @@ class Adel(RoundStrategy):
             said.append(f"{self._rounds} rounds were chosen")
         return tuple(said)
 
-    def believed(self, devices: Ints) -> tuple[Floats, Floats]:
-        """What has been learned by now."""
-        return self.beliefs.compute(devices), self.beliefs.upload(devices)
-
     def planned(self, t: int) -> float:
         """Seconds that rounds t, t+1, … are meant to take."""
         return float(self._T[t:].sum())
@@ -186,7 +182,7 @@ class Adel(RoundStrategy):
 
     def absent(self, devices: Ints) -> Floats:
         """Learned from silence."""
-        return self.beliefs.away(devices) if self.replan else super().absent(devices)
+        return self.beliefs.away(devices) if self.replan else np.zeros(devices.size)
 
     def _memory(self, t: int) -> float:
         return memory(self.learning_rates[t:], self.problem.constants.rho_c)
@@ -197,15 +193,7 @@ class Adel(RoundStrategy):
         """Learn how fast devices are, and give the time that is left to the rounds that are left."""
         o = outcome
         if self.replan:
-            latency, L = self.problem.latency, self.problem.layers
-            through = o.z >= L * self.problem.local_iterations
-            when = f"round {o.t + 1}"
-            work, silence = work_of(latency, o.z, L, when), None
-            if type(latency) is not Exponential:  # a class derived from it has chances of its own
-                mean = np.maximum(o.batch, 1) / self.beliefs.compute(o.devices)
-                theirs = of_devices(latency, o.devices)
-                silence = 1.0 - delivery_of(theirs, mean, np.zeros(mean.size), o.seconds, L, when)[:, -1]
-            self.beliefs.observe(o.devices, o.batch, work, o.seconds, o.upload, through, silence)
+            super().observe(outcome)
         t = o.t + 1
         if t >= self._rounds or o.left <= 0:
             return
@@ -227,11 +215,11 @@ class Adel(RoundStrategy):
         assert self._m is not None
         return self._m
 
-    def inherit(self, older: RoundStrategy, mine: Ints, theirs: Ints) -> None:
-        """Beliefs in devices that both know, and what is known of the gradients; then plan with that."""
+    def inherit(self, older: RoundStrategy | None, beliefs: Beliefs) -> None:
+        """Take over the beliefs and the gradient statistics, and plan with them."""
+        super().inherit(older, beliefs)
         if not (isinstance(older, Adel) and self.replan and older.replan):
             return
-        self.beliefs.take_over(older.beliefs, mine, theirs)
         self.knowledge = older.knowledge
         found = self._plan(0, self.problem.budget)
         self._T, self._m = found.T, np.broadcast_to(found.m, found.T.shape).copy()

@@ -14,7 +14,7 @@ import numpy as np
 
 from adelfl.errors import ConfigError
 from adelfl.planner import Problem
-from adelfl.strategies.actions import Actions, Arrivals, Event, Ints, Merge, Merged, Tasks, View
+from adelfl.strategies.actions import Actions, Arrivals, Event, Ints, Joined, Merge, Started, Tasks, View
 from adelfl.strategies.base import Strategy
 
 
@@ -39,10 +39,11 @@ class FedBuff(Strategy):
 
     def react(self, view: View, event: Event) -> Actions:
         """Put what arrives into the buffer, and let its device start again."""
-        if isinstance(event, Merged):
-            return Actions()
+        if isinstance(event, Started | Joined):
+            devices = event.devices if isinstance(event, Joined) else view.cohort(0, self.problem.cohort)
+            return Actions(dispatch=(self._tasks(view, devices),) if devices.size else ())
         if not isinstance(event, Arrivals):
-            return Actions(dispatch=(self._tasks(view, view.cohort(0, self.problem.cohort)),))
+            return Actions()
         if event.z.any():
             self._waiting.append(event)
         again = (self._tasks(view, event.tasks.devices),)

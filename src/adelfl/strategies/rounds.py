@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.errors import ConfigError
-from adelfl.latency import Exponential, delivery_of, of_devices
+from adelfl.latency import Exponential, delivery_of, of_devices, work_of
 from adelfl.planner import Problem
+from adelfl.planner.beliefs import Beliefs
 from adelfl.schedule import Schedule
 from adelfl.strategies.actions import Actions, Arrivals, Event, Merge, Merged, Tasks, View
 from adelfl.strategies.base import Strategy
@@ -132,8 +133,15 @@ class Outcome:
 
 
 class RoundStrategy(Strategy):
-    """A synchronous method: rounds, each with one deadline, whose devices all start from the same weights."""
+    """A synchronous method: rounds, each with one deadline, whose devices all start from the same weights.
 
+    Attributes
+    ----------
+    beliefs : Beliefs or None
+        Estimates of the devices, updated after every round; None for a method that trusts its problem.
+    """
+
+    beliefs: Beliefs | None = None
     _t = 0  # the round that is going on, from 0
 
     @abstractmethod
@@ -156,18 +164,32 @@ class RoundStrategy(Strategy):
         return self.orders(t, np.arange(1)).deadline * (self.rounds - t)
 
     def believed(self, devices: Ints) -> tuple[Floats, Floats]:
-        """P_u and B_u of some devices, as far as the strategy knows by now."""
+        """Return the present estimates of P_u and B_u of some devices."""
+        if self.beliefs is not None:
+            return self.beliefs.compute(devices), self.beliefs.upload(devices)
         return self.problem.compute[devices], self.problem.upload[devices]
 
     def absent(self, devices: Ints) -> Floats:
-        """Probability that each of some devices does not take part though it is asked, as far as is known."""
-        return np.zeros(devices.size)
+        """Return the probability that each of some devices does not take part although it is asked."""
+        return np.zeros(devices.size) if self.beliefs is None else self.beliefs.away(devices)
 
     def observe(self, outcome: Outcome) -> None:
-        """Told after every round what happened in it; a strategy that learns from it overrides this."""
+        """Learn from a round that has closed. By default the beliefs are updated, if there are any."""
+        if self.beliefs is None:
+            return
+        o, latency, L = outcome, self.problem.latency, self.problem.layers
+        through = o.z >= L * self.problem.local_iterations
+        when = f"round {o.t + 1}"
+        work, silence = work_of(latency, o.z, L, when), None
+        if type(latency) is not Exponential:  # a class derived from it has chances of its own
+            mean = np.maximum(o.batch, 1) / self.beliefs.compute(o.devices)
+            own = of_devices(latency, o.devices)
+            silence = 1.0 - delivery_of(own, mean, np.zeros(mean.size), o.seconds, L, when)[:, -1]
+        self.beliefs.observe(o.devices, o.batch, work, o.seconds, o.upload, through, silence)
 
-    def inherit(self, older: RoundStrategy, mine: Ints, theirs: Ints) -> None:
-        """Take over what the strategy of an earlier plan learned; device ``mine[i]`` here was ``theirs[i]`` there."""
+    def inherit(self, older: RoundStrategy | None, beliefs: Beliefs) -> None:
+        """Take over the estimates of devices, and the knowledge of the strategy that an earlier plan used."""
+        self.beliefs = beliefs
 
     def looks_at(self, t: int) -> bool:
         """Whether the strategy wants to know after round t what the gradients are like by then."""
@@ -209,7 +231,7 @@ class RoundStrategy(Strategy):
         if A.shape != (tasks.devices.size, self.problem.layers):
             wanted = f"({tasks.devices.size}, {self.problem.layers}), devices by layers"
             raise ConfigError(f"strategy {self.name!r}: weights must have shape {wanted}, not {A.shape}")
-        if type(self).observe is not RoundStrategy.observe:
+        if self.beliefs is not None or type(self).observe is not RoundStrategy.observe:
             # Of a device from which nothing came, the time that it was thought to have.
             _, upload = self.believed(tasks.devices)
             had = np.maximum(tasks.cutoff - upload * _cost(tasks), 0.0)

@@ -15,7 +15,7 @@ from adelfl.training.layers import Layer
 from adelfl.training.masks import seeded
 from adelfl.training.stateless import Stateless
 from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
-from adelfl.updates import Merge
+from adelfl.updates import WeightedSum
 
 
 def _summed_in(buffer: Tensor) -> torch.dtype:
@@ -64,7 +64,7 @@ class Loop(Engine):
 
     def run(self, work: RoundWork) -> Change:
         """Do one round."""
-        merge = Merge[Tensor]([layer.parameters for layer in self.layers])
+        merge = WeightedSum[Tensor]([layer.parameters for layer in self.layers])
         change = {name: torch.zeros_like(b, dtype=_summed_in(b)) for name, b in self.buffers.items()}
         losses = []
         for local in self.locals(work):

@@ -1,0 +1,387 @@
+"""The Flower backend: a real clock, messages, and nodes that compute.
+
+Devices are numbered in the order in which their nodes first appear. Every reply is checked before it may count; one
+that fails a check is treated as if its sender had been silent.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from flwr.app import Message
+
+from adelfl.flower.exchange import Exchange, Reply
+from adelfl.flower.protocol import Report, Task
+from adelfl.flower.replies import Delivery, files_of, gradient_stats, metrics_of
+from adelfl.planner.beliefs import Timing
+from adelfl.runtime.backend import Backend, Compute, Computed
+from adelfl.runtime.reactions import of_devices
+from adelfl.seeds import rng_for
+from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Joined, Late, Merge, Tasks, Timer
+from adelfl.updates import Array, Gate, Reason, Shape, UpdateRejected, WeightedSum
+
+log = logging.getLogger("flwr")
+
+_LONGEST_POLL, _SHORTEST_POLL = 0.25, 0.01
+_LOOK = 1.0  # seconds between two looks at who is connected
+_PATIENCE = 3.0  # cutoffs, or round trips, after which a message without an answer counts as lost
+_LEAST_PATIENCE = 60.0  # seconds, where tasks have no cutoff
+_RECENT = 20  # updates that the norm of a single arrival is compared with
+
+Weights = dict[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What the backend needs to know of a run.
+
+    Attributes
+    ----------
+    budget : float
+        T_max, seconds.
+    seed : int
+        Of cohorts.
+    norm_limit : float
+        See :class:`~adelfl.updates.Gate`.
+    oversample : bool
+        Whether batches may be larger than the data of a node.
+    arrayrecord_key, weighted_by_key : str
+        Names under which replies hold arrays and their number of samples.
+    """
+
+    budget: float
+    seed: int = 0
+    norm_limit: float = 10.0
+    oversample: bool = False
+    arrayrecord_key: str = "arrays"
+    weighted_by_key: str = "num-examples"
+
+
+@dataclass(frozen=True, eq=False)
+class MergedChange:
+    """A merged change, in NumPy arrays."""
+
+    parameters: Mapping[str, Array]
+    buffers: Mapping[str, Array] = field(default_factory=dict)
+    loss: float = math.nan
+
+
+@dataclass(eq=False)
+class _Dispatch:
+    """Tasks that were sent, and what has come back of them."""
+
+    tasks: Tasks
+    number: int
+    version: int
+    began: float
+    start: Weights
+    gate: Gate
+    asked: set[int] = field(default_factory=set)
+    deliveries: dict[int, Delivery] = field(default_factory=dict)
+    arrived: dict[int, float] = field(default_factory=dict)
+    closed: bool = False
+
+    @property
+    def end(self) -> float:
+        return self.began + self.tasks.cutoff
+
+
+class OnFlower(Backend):
+    """Do tasks on the nodes of a Flower deployment.
+
+    Parameters
+    ----------
+    exchange : Exchange
+        Sends messages and collects replies.
+    shape : Shape
+        Layers and parameters of the model.
+    weights : callable
+        Gives the present weights.
+    message : callable
+        Makes the message for a node from its task.
+    options : Options
+
+    Attributes
+    ----------
+    roster : list of int
+        Flower's number of the node of each device.
+    rejected, late : Counter
+        Rejected replies by reason, and late ones by their round, since they were last cleared.
+    accepted : list of Message
+        Replies that the last merge used.
+    last_error : str
+        Why the last reply was rejected.
+    answered : bool
+        Whether any node has answered with content.
+    """
+
+    ahead = 1
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        shape: Shape,
+        weights: Callable[[], Weights],
+        message: Callable[[int, Task], Message],
+        options: Options,
+    ) -> None:
+        self.exchange, self.shape, self.weights, self.message, self.options = exchange, shape, weights, message, options
+        self.clock, self.L = exchange.clock, len(shape.layers)
+        self.roster: list[int] = []
+        self.rejected: Counter[str] = Counter()
+        self.late: Counter[str] = Counter()
+        self.accepted: list[Message] = []
+        self.last_error, self.answered = "", False
+        self.dispatched = 0
+        self._open: list[_Dispatch] = []
+        self._by_key: dict[str, tuple[_Dispatch, int]] = {}
+        self._deliveries: dict[tuple[int, int], tuple[Delivery, Weights]] = {}
+        self._events: deque[Event] = deque()
+        self._recent: deque[Delivery] = deque(maxlen=_RECENT)
+        self._available: set[int] = set()  # devices that the strategy knows to be free, or has been told of
+        self._look_at, self._longest = 0.0, 0.0
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return self.clock.now()
+
+    def cohort(self, k: int, size: int | None) -> Ints:
+        """Return the devices that are connected and idle, or a random choice of them."""
+        idle = self._idle()
+        self._available |= set(idle.tolist())
+        if size is None or size >= idle.size:
+            return idle
+        return np.sort(rng_for(self.options.seed, "cohort", k).choice(idle, size, replace=False))
+
+    def _idle(self) -> Ints:
+        busy = self.exchange.busy
+        return np.array(sorted(self._number(n) for n in self.exchange.nodes() if n not in busy), dtype=np.int64)
+
+    def _number(self, node: int) -> int:
+        if node not in self.roster:
+            self.roster.append(node)
+        return self.roster.index(node)
+
+    # -- tasks
+
+    def dispatch(self, tasks: Tasks, version: int) -> None:
+        """Send every device its task."""
+        number, self.dispatched = self.dispatched, self.dispatched + 1
+        asked = {int(u): i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0}
+        gate = Gate(self.shape, version + 1, [self.roster[u] for u in asked], norm_limit=self.options.norm_limit)
+        sent = _Dispatch(tasks, number, version, self.now(), self.weights(), gate)
+        messages = [self.message(self.roster[u], self._task(tasks, i, version)) for u, i in asked.items()]
+        until = min(sent.end, self.options.budget)
+        for key, node in self.exchange.send(messages, until).items():
+            u = self.roster.index(node)
+            sent.asked.add(u)
+            self._by_key[key] = (sent, u)
+        if math.isfinite(tasks.cutoff):
+            self.exchange.patience = _PATIENCE * max(1.0, tasks.cutoff)
+        if tasks.together:
+            self._open.append(sent)
+        else:
+            self._available -= set(asked)
+
+    def _task(self, tasks: Tasks, i: int, version: int) -> Task:
+        pace = None if tasks.pace is None else tasks.pace[i]
+        return Task(
+            round=version + 1,
+            batch=int(tasks.batch[i]),
+            iterations=tasks.steps,
+            rate=tasks.rate,
+            seconds=math.inf if tasks.stop is None else float(tasks.stop[i]),
+            layers=self.shape.layers,
+            pace=() if pace is None or np.isnan(pace).any() else tuple(pace.tolist()),
+            oversample=self.options.oversample,
+        )
+
+    # -- events
+
+    def next(self, wake_at: float | None) -> Event | None:
+        """Wait for an event; None when the budget is over."""
+        while True:
+            for reply in self.exchange.replies():
+                self._take(reply)
+            if self._events:
+                return self._events.popleft()
+            now = self.now()
+            for sent in self._open:
+                if self._is_over(sent, now):
+                    self._open.remove(sent)
+                    return self._close(sent)
+            if now >= self.options.budget:
+                return None
+            if wake_at is not None and now >= wake_at:
+                return Timer()
+            if now >= self._look_at:
+                self._look_at = now + _LOOK
+                new = np.array([u for u in self._idle().tolist() if u not in self._available], dtype=np.int64)
+                self._available |= set(new.tolist())
+                if new.size:
+                    return Joined(new)
+            until = min([wake_at or math.inf, self.options.budget, *(sent.end for sent in self._open)])
+            poll = min(_LONGEST_POLL, max(_SHORTEST_POLL, (until - now) / 50))
+            self.clock.sleep_until(min(until, now + poll))
+
+    def _is_over(self, sent: _Dispatch, now: float) -> bool:
+        """Return whether the cutoff has passed, or all have answered and at least one delivered something.
+
+        Errors may come at once. A round in which nothing is delivered lasts until its cutoff, so that passing failures
+        do not use the rounds up.
+        """
+        if now >= sent.end:
+            return True
+        useful = any(d.update.depth for d in sent.deliveries.values()) or math.isinf(sent.tasks.cutoff)
+        return bool(sent.asked) and sent.tasks.early and useful and sent.asked <= sent.arrived.keys()
+
+    def _take(self, reply: Reply) -> None:
+        """Check one reply, and note it or report it."""
+        sent, u = self._by_key.pop(reply.key, (None, -1))
+        if sent is None:
+            return
+        if sent.closed:
+            self._too_late(reply, sent, u)
+            return
+        sent.arrived[u] = reply.arrived
+        self.answered = self.answered or reply.error is None
+        try:
+            sent.deliveries[u] = delivery = self._admitted(sent, reply)
+        except UpdateRejected as rejection:
+            self._reject(sent, u, rejection)
+            return
+        if sent.tasks.together:
+            return
+        _, out = sent.gate.in_line([*(d.update for d in self._recent), delivery.update])
+        reasons = [reason for update, reason in out if update is delivery.update]
+        if reasons:
+            del sent.deliveries[u]
+            self._reject(sent, u, reasons[0])
+            return
+        self._recent.append(delivery)
+        self._available.add(u)
+        self._longest = max(self._longest, reply.arrived)
+        self.exchange.patience = max(_LEAST_PATIENCE, _PATIENCE * self._longest)
+        self._events.append(self._arrivals(sent, np.array([u])))
+
+    def _close(self, sent: _Dispatch) -> Arrivals:
+        """Compare the norms of all updates of a round, and report what was delivered."""
+        sent.closed = True
+        by_update = {id(d.update): u for u, d in sent.deliveries.items()}
+        _, out = sent.gate.in_line([d.update for d in sent.deliveries.values()])
+        for update, reason in out:
+            u = by_update[id(update)]
+            del sent.deliveries[u]
+            self._reject(sent, u, reason)
+        return self._arrivals(sent, sent.tasks.devices)
+
+    def _arrivals(self, sent: _Dispatch, devices: Ints) -> Arrivals:
+        z, seconds, upload = np.zeros(devices.size, dtype=np.int64), *np.full((2, devices.size), math.nan)
+        timings: list[Timing | None] = []
+        for i, u in enumerate(devices.tolist()):
+            delivery = sent.deliveries.get(u)
+            timings.append(None if delivery is None else delivery.report.timing(sent.arrived[u]))
+            if delivery is None:
+                continue
+            z[i] = delivery.done
+            self._deliveries[sent.number, u] = delivery, sent.start
+            compute = delivery.report.compute
+            if delivery.done and 0 < compute <= sent.arrived[u]:
+                seconds[i], upload[i] = compute, sent.arrived[u] - compute
+        tasks = of_devices(sent.tasks, devices)
+        return Arrivals(tasks, sent.number, sent.version, sent.began, z, seconds, upload, tuple(timings))
+
+    def _too_late(self, reply: Reply, sent: _Dispatch, u: int) -> None:
+        """Report an answer to a task that is over; only its durations are used."""
+        self.late[str(sent.version + 1)] += 1
+        why = reply.error or f"{reply.arrived:.2f} s after it was sent"
+        log.warning("round %d, node %d: rejected, late: %s", sent.version + 1, reply.node, why)
+        if reply.error is None and reply.message is not None:
+            report = Report.read(metrics_of(reply.message), self.L)
+            if (timing := report.timing(reply.arrived)) is not None:
+                batch = int(sent.tasks.batch[np.searchsorted(sent.tasks.devices, u)])
+                done = report.done if type(report.done) is int else 0
+                done = max(0, min(done, self.L * sent.tasks.steps))
+                self._events.append(Late(u, batch, done, report.compute, timing))
+
+    def _reject(self, sent: _Dispatch, u: int, rejection: UpdateRejected) -> None:
+        self.rejected[rejection.reason.value] += 1
+        self.last_error = f"node {self.roster[u]}: {rejection}"
+        log.warning("round %d, %s", sent.version + 1, self.last_error)
+
+    def _admitted(self, sent: _Dispatch, reply: Reply) -> Delivery:
+        """Return a reply that passes every check."""
+        if reply.error is not None or reply.message is None:
+            raise UpdateRejected(Reason.no_content, reply.error or "")
+        metrics = metrics_of(reply.message)
+        report = Report.read(metrics, self.L)
+        files = files_of(reply.message, self.options.arrayrecord_key)
+        examples = metrics.get(self.options.weighted_by_key)
+        update = sent.gate.admit(reply.node, report.round, files, examples, reply.arrived)
+        done, most = report.done, self.L * sent.tasks.steps
+        if type(done) is not int or not update.depth <= done <= most or update.depth != min(self.L, done):
+            raise UpdateRejected(Reason.bad_depth, f"{update.depth} layers, and the report says {str(done)[:20]}")
+        return Delivery(update, done, report, reply.message)
+
+    def collect(self, messages: Sequence[Message], until: float) -> list[Message]:
+        """Send messages that are no tasks, and return the answers that arrive before a moment."""
+        keys = set(self.exchange.send(messages, until))
+        answers = []
+        while keys and self.now() < until:
+            for reply in self.exchange.replies():
+                if reply.key not in keys:
+                    self._take(reply)
+                    continue
+                keys.discard(reply.key)
+                if reply.error is None and reply.message is not None:
+                    answers.append(reply.message)
+            if keys:
+                self.clock.sleep_until(min(until, self.now() + _LONGEST_POLL / 5))
+        return answers
+
+    # -- computing
+
+    def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
+        """Merge delivered updates when the result is needed."""
+        return [partial(self._compute, merge) for merge in merges]
+
+    def _compute(self, merge: Merge) -> Computed:
+        used: list[tuple[Delivery, Weights, Floats, int]] = []
+        for arrivals, A in zip(merge.arrivals, merge.A, strict=True):
+            for i, u in enumerate(arrivals.tasks.devices.tolist()):
+                delivery, start = self._deliveries.pop((arrivals.number, u), (None, {}))
+                if delivery is not None and delivery.done:
+                    used.append((delivery, start, A[i], int(arrivals.tasks.batch[i])))
+        stats = None
+        if merge.spread and used:
+            rate, steps = merge.arrivals[0].tasks.rate, merge.arrivals[0].tasks.steps
+            stats = gradient_stats([d for d, *_ in used], [batch for *_, batch in used], self.shape, rate, steps)
+        counting = [(d, start, A) for d, start, A, _ in used if A.any()]
+        self.accepted = [d.message for d, *_ in counting]
+        if not counting:
+            return Computed(None, stats)
+        now = self.weights()
+        with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
+            updates = [
+                (d.update.changes if merge.of == "changes" else _towards(d.update.changes, start, now), A)
+                for d, start, A in counting
+            ]
+            total = WeightedSum[Array](self.shape.layers, updates).total
+            finite = all(np.isfinite(now[name] + change).all() for name, change in total.items())
+        if not finite:
+            log.warning("the merged model would not be finite; the weights stay as they are")
+            self.accepted = []
+            return Computed(None, stats)
+        losses = [loss for d, *_ in counting if isinstance(loss := metrics_of(d.message).get("train-loss"), float)]
+        return Computed(MergedChange(total, loss=float(np.mean(losses)) if losses else math.nan), stats)
+
+
+def _towards(changes: Mapping[str, Array], start: Weights, now: Weights) -> dict[str, Array]:
+    """Return the way from the present weights to a device's model."""
+    return {name: np.asarray(change + (start[name] - now[name])) for name, change in changes.items()}

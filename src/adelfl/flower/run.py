@@ -1,0 +1,361 @@
+"""One run on Flower: the loop, evaluations, and the record from which a killed server goes on."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.serverapp.strategy import Result
+
+from adelfl.atomic import write_json
+from adelfl.clock import Clock, wall_seconds
+from adelfl.errors import AdelError, ConfigError
+from adelfl.flower.backend import OnFlower, Weights
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row, RunInfo, RunResult
+from adelfl.records.summary import Summary
+from adelfl.records.writer import RunWriter
+from adelfl.runtime.backend import Computed
+from adelfl.runtime.loop import Loop, Step
+from adelfl.runtime.reactions import Reaction
+from adelfl.runtime.server_step import ServerStep, State
+from adelfl.strategies.base import Strategy
+from adelfl.theory.gradient_stats import GradientStats
+
+log = logging.getLogger("flwr")
+
+_SERVER = "server/"  # prefix of what the server step remembers, in checkpoints
+_POLL = 0.25
+
+
+@dataclass(eq=False)
+class Record:
+    """The record of a run, new or interrupted; nothing is written without a folder.
+
+    Attributes
+    ----------
+    folder : Path or None
+        Where the run is recorded.
+    info : RunInfo
+        What run.json holds.
+    round : int
+        Last finished round of a run that is continued; 0 for a new one.
+    time_used : float
+        Seconds of the budget that are over, including those without a server.
+    weights : dict or None
+        The model after that round, and the memory of the server step.
+    past : list of Reaction
+        Reactions up to that round.
+    rows : list of Row
+        Rows up to that round.
+    """
+
+    folder: Path | None
+    info: RunInfo
+    round: int = 0
+    time_used: float = 0.0
+    weights: Weights | None = None
+    past: list[Reaction] = field(default_factory=list)
+    roster: list[int] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    writer: RunWriter | None = None
+
+    @classmethod
+    def open(cls, folder: Path | None, info: RunInfo) -> Record:
+        """Prepare a new record, or read the one of an interrupted run."""
+        record = cls(folder, info)
+        if folder is None or not (folder / "run.json").is_file():
+            return record
+        old = RunRecord.open(folder)
+        if old.result is not None:
+            raise ConfigError(f"{folder}: this run has ended; choose another folder")
+        for key in ("budget", "rounds"):
+            if getattr(old.info, key) != getattr(info, key):
+                raise ConfigError(
+                    f"{folder}: this run was begun with {key} = {getattr(old.info, key)}, not {getattr(info, key)}"
+                )
+        record.info, record.time_used = old.info, max(0.0, wall_seconds() - (old.info.started or wall_seconds()))
+        record.writer, checkpoint = RunWriter.reopen(folder)
+        if checkpoint is not None:
+            again = RunRecord(folder)
+            record.round, record.weights, record.rows = checkpoint.round, dict(checkpoint.weights), again.rounds
+            for entry in again.events:
+                record.past.append(Reaction.from_json(entry))
+                record.roster = [int(node) for node in entry.get("roster", record.roster)]
+        return record
+
+    def close(self) -> None:
+        """Release the files."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+class FlowerRun:
+    """Run a strategy on a backend, step the model, evaluate it, and record everything.
+
+    Parameters
+    ----------
+    strategy : Strategy
+    backend : OnFlower
+    weights : dict of str to ndarray
+        Initial model.
+    record : Record
+    server_step : ServerStep
+        Moves the weights by merged changes.
+    train_metrics, evaluate : callable
+        Averages the metrics of replies; evaluates a model after a round, on the server or at nodes.
+
+    Attributes
+    ----------
+    weights : dict of str to ndarray
+        The present iterate, from which tasks start; ``iterate`` holds it as Flower's arrays.
+    result : Result
+        Flower's result, with the weights that the server step hands out.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        backend: OnFlower,
+        weights: Weights,
+        record: Record,
+        server_step: ServerStep,
+        train_metrics: Callable[[Iterable[Message]], MetricRecord | None],
+        evaluate: Callable[[int, Result], MetricRecord | None],
+    ) -> None:
+        self.strategy, self.backend, self.record, self.server_step = strategy, backend, record, server_step
+        self.weights, self.state = weights, State()
+        self.train_metrics, self.evaluate = train_metrics, evaluate
+        info = record.info
+        self.budget, self.L = info.budget, len(info.layers)
+        self.loop = Loop(strategy, backend, info.budget, self._log)
+        self.summary = Summary(info.budget, info.steps)
+        self.abandoned, self.merges = 0, 0
+        self._logged_roster = 0
+        if record.weights is not None:
+            self.weights = {n: v for n, v in record.weights.items() if not n.startswith(_SERVER)}
+            self.state = State({n.removeprefix(_SERVER): v for n, v in record.weights.items() if n.startswith(_SERVER)})
+        self.result = Result(arrays=self.arrays())
+        self.iterate = _record(self.weights)
+
+    @property
+    def clock(self) -> Clock:
+        """Clock of the run."""
+        return self.backend.clock
+
+    def arrays(self) -> ArrayRecord:
+        """Return the weights that the server step hands out, as Flower's arrays."""
+        return _record(self.server_step.shown(self.weights, self.state))
+
+    def go(self, needed: int, rounds: int) -> Result:
+        """Run until the budget or the rounds are over.
+
+        Parameters
+        ----------
+        needed : int
+            Nodes to wait for before the first round.
+        rounds : int
+            Most merges of a method that has no rounds of its own.
+        """
+        if self.clock.now() >= self.budget:
+            log.warning(
+                "the budget was over before this process began; the model is that of round %d", self.record.round
+            )
+            self._finish()
+            return self.result
+        try:
+            self._wait_for_nodes(2 if self.record.round else needed)
+            steps = self._resumed() if self.record.round else self._begun()
+            self.loop.run(islice(steps, rounds - self.record.round), self._apply, self._keep)
+            if not self.merges and not self.record.round and self.backend.last_error:
+                log.warning("nothing was merged; the last error: %s", self.backend.last_error)
+        except AdelError as error:
+            if not self.merges and not self.record.round:
+                raise
+            log.error("the run ends early, with the model that it has: %s", error)
+        if not self.merges and not self.record.round and not self.backend.answered:
+            why = f" ({self.backend.last_error})" if self.backend.last_error else ""
+            raise AdelError(f"no node answered in {self.clock.now():.1f} s{why}")
+        self._finish()
+        log.info("ended after %.2f s of %.2f s", self.clock.now(), self.budget)
+        return self.result
+
+    def _wait_for_nodes(self, needed: int) -> None:
+        """Wait until enough nodes are connected; an error if that takes the whole budget."""
+        needed, told = max(2, needed), -1
+        while len(nodes := self.backend.exchange.nodes()) < needed:
+            if self.clock.now() >= self.budget:
+                raise AdelError(f"the budget is over: {len(nodes)} nodes are connected, {needed} are needed")
+            if len(nodes) != told:
+                told = len(nodes)
+                log.info("waiting for nodes: %d connected, %d needed", told, needed)
+            self.clock.sleep_until(min(self.budget, self.clock.now() + _POLL))
+
+    def _begun(self) -> Any:  # noqa: ANN401 - an iterator of steps
+        """Evaluate the initial model, and begin the record."""
+        if self.record.folder is not None and self.record.writer is None:
+            self.record.info = replace(self.record.info, started=wall_seconds() - self.clock.now())
+            self.record.writer = RunWriter.create(self.record.folder, self.record.info)
+        evaluated = self.evaluate(0, self.result)
+        accuracy, loss = (_number(evaluated, key) for key in ("accuracy", "loss"))
+        self._write(Row(0, self.clock.now(), loss=loss, accuracy=accuracy), self.clock.now())
+        return self.loop.steps()
+
+    def _resumed(self) -> Any:  # noqa: ANN401 - an iterator of steps
+        """Make the decisions of the finished rounds again, from the log."""
+        for row in self.record.rows:
+            self.summary.add(row)
+            self.abandoned += row.abandoned
+        self.backend.roster = list(self.record.roster)
+        self._logged_roster = len(self.backend.roster)
+        steps = self.loop.steps(self.record.past)
+        for step in islice(steps, self.record.round):
+            seen = self.record.rows[step.version].gradients
+            step.computed = Computed(None, None if seen is None else GradientStats.of(**seen))
+        self.backend.dispatched = len(self.loop.dispatched)
+        log.info("resumed after round %d, %.1f s of %.1f s used", self.record.round, self.clock.now(), self.budget)
+        return steps
+
+    def _log(self, reaction: Reaction) -> None:
+        if self.record.writer is None:
+            return
+        entry = reaction.to_json()
+        if len(self.backend.roster) > self._logged_roster:
+            entry["roster"] = [str(node) for node in self.backend.roster]
+            self._logged_roster = len(self.backend.roster)
+        self.record.writer.log_event(entry)
+
+    # -- one step
+
+    def _apply(self, step: Step) -> None:
+        change = None if step.computed is None else step.computed.change
+        if change is None:
+            return
+        self.weights = {name: value.copy() for name, value in self.weights.items()}
+        self.server_step.apply(self.weights, change.parameters, self.state)
+        self.weights |= {name: np.asarray(value) for name, value in change.buffers.items()}
+        self.result.arrays, self.iterate = self.arrays(), _record(self.weights)
+        self.merges += 1
+
+    def _keep(self, step: Step) -> None:
+        number, closed = step.version, step.time
+        merged = step.computed is not None and step.computed.change is not None
+        delivered = sum(int(np.count_nonzero(a.z)) for a in step.merge.arrivals)
+        log.info("[ROUND %d] %.1f s of %.1f s, %d updates", number, closed, self.budget, delivered)
+        if not merged:
+            log.warning("round %d is abandoned: %d devices delivered something", number, delivered)
+            self.abandoned += 1
+        metrics = self.train_metrics(self.backend.accepted) if merged else None
+        if metrics is not None:
+            self.result.train_metrics_clientapp[number] = metrics
+        evaluated = self.evaluate(number, self.result)
+        if self.record.writer is None:
+            return
+        self._write(self._row(step, merged=merged, metrics=metrics, evaluated=evaluated), closed - step.began)
+        self._note_plan()
+        self.record.writer.checkpoint(number, self.clock.now(), self._kept())
+
+    def _row(self, step: Step, *, merged: bool, metrics: MetricRecord | None, evaluated: MetricRecord | None) -> Row:
+        arrivals = step.merge.arrivals
+        devices = [int(u) for a in arrivals for u in a.tasks.devices]
+        depth = [int(z) if merged else 0 for a in arrivals for z in a.z]
+        accuracy, loss = (_number(evaluated, key) for key in ("accuracy", "loss"))
+        computed = step.computed or Computed(None)
+        began = min(a.began for a in arrivals)
+        row = Row(
+            round=step.version,
+            time=self.clock.now(),
+            deadline=min(float(arrivals[0].tasks.cutoff), self.budget - began),
+            length=step.time - began,
+            loss=loss,
+            accuracy=accuracy,
+            train_loss=_number(metrics, "train-loss"),
+            batch=[int(n) for a in arrivals for n in a.tasks.batch],
+            depth=depth,
+            contributors=[sum(z >= self.L - l for z in depth) for l in range(self.L)],
+            devices=devices,
+            gradients=None if computed.spread is None else computed.spread.to_dict(),
+            nodes=[str(self.backend.roster[u]) for u in devices],
+            abandoned=not merged,
+            rejected=dict(self.backend.rejected),
+            late=dict(self.backend.late),
+        )
+        self.backend.rejected.clear()
+        self.backend.late.clear()
+        return row
+
+    def _write(self, row: Row, seconds: float) -> None:
+        self.summary.add(row)
+        if self.record.writer is not None:
+            self.record.writer.append(row, seconds)
+
+    def _note_plan(self) -> None:
+        """Write the plan to run.json once there is one."""
+        schedule = self.strategy.schedule
+        info = self.record.info
+        known = len(self.backend.roster) or info.devices
+        if self.record.writer is None or (info.devices == known and (schedule is None or info.schedule is not None)):
+            return
+        self.record.info = replace(
+            info,
+            label=self.strategy.label,
+            schedule=None if schedule is None else schedule.to_dict(),
+            devices=known,
+            nodes=[str(node) for node in self.backend.roster],
+        )
+        write_json(self.record.writer.folder / "run.json", self.record.info.to_json())
+
+    def _kept(self) -> Weights:
+        return self.weights | {_SERVER + name: np.asarray(value) for name, value in self.state.items()}
+
+    def _finish(self) -> None:
+        if self.record.writer is None:
+            return
+        self._note_plan()
+        summary = self.summary.result()
+        values = summary.to_json() | {"abandoned": self.abandoned, "time": self.clock.now()}
+        shown = {name: array.numpy() for name, array in self.result.arrays.items()}
+        self.record.writer.finish(RunResult.from_json(values), shown)
+
+
+def describe(
+    *, label: str, method: str, config: Mapping[str, Any], seed: int, budget: float, rounds: int,
+    layers: Iterable[Iterable[str]], nodes: int,
+) -> RunInfo:  # fmt: skip
+    """Return what run.json says of a run before its first round."""
+    names = [list(layer) for layer in layers]
+    return RunInfo(
+        config={"flower": dict(config)},
+        seed=seed,
+        strategy=method,
+        label=label,
+        budget=budget,
+        rounds=rounds,
+        layers=[layer[0].rpartition(".")[0] or layer[0] for layer in names],
+        devices=nodes,
+        data="held by the nodes",
+        clock="real",
+        versions={
+            "adelfl": version("adelfl"),
+            "flwr": version("flwr"),
+            "python": platform.python_version(),
+        },
+    )
+
+
+def _record(weights: Mapping[str, Any]) -> ArrayRecord:
+    return ArrayRecord({name: FlowerArray(np.asarray(value)) for name, value in weights.items()})
+
+
+def _number(metrics: MetricRecord | None, key: str) -> float | None:
+    value = None if metrics is None else metrics.get(key)
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,120 @@
+"""Reactions of a strategy as values: what a log of a real run keeps, so that its decisions can be made again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from adelfl.errors import AdelError
+from adelfl.planner.beliefs import Timing
+from adelfl.strategies.actions import Arrivals, Event, Ints, Joined, Late, Merged, Started, Tasks, Timer
+
+
+@dataclass(frozen=True, eq=False)
+class Reaction:
+    """One event, when the strategy reacted to it, and the cohorts that it drew.
+
+    Attributes
+    ----------
+    now : float
+        Seconds since the run began.
+    event : mapping
+        The event, ready for JSON; arrivals name their tasks by number.
+    cohorts : list of list of int
+        Devices of each cohort that was drawn, in order.
+    """
+
+    now: float
+    event: Mapping[str, Any]
+    cohorts: list[list[int]]
+
+    @classmethod
+    def of(cls, now: float, event: Event, cohorts: Sequence[Ints]) -> Reaction:
+        """Describe a reaction."""
+        return cls(now, _described(event), [devices.tolist() for devices in cohorts])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return values that JSON can hold; :meth:`from_json` takes them back."""
+        return {"now": self.now, "event": self.event, "cohorts": self.cohorts}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Reaction:
+        """Rebuild what :meth:`to_json` gave."""
+        return cls(float(values["now"]), values["event"], [list(devices) for devices in values["cohorts"]])
+
+    def cohort(self, k: int, size: int | None) -> Ints:
+        """Return the next of the cohorts that were drawn."""
+        if not self.cohorts:
+            raise AdelError("the log of this run does not fit the strategy: it draws a cohort that is not in the log")
+        return np.array(self.cohorts.pop(0), dtype=np.int64)
+
+    def event_of(self, dispatched: Sequence[Tasks]) -> Event:
+        """Rebuild the event; ``dispatched`` are all tasks so far, which arrivals refer to by number."""
+        e = self.event
+        match e["kind"]:
+            case "arrivals":
+                if e["number"] >= len(dispatched):
+                    raise AdelError("the log of this run does not fit the strategy: it dispatched fewer tasks")
+                devices = np.array(e["devices"], dtype=np.int64)
+                timings = tuple(None if t is None else Timing(t[0], t[1], tuple(t[2]), t[3]) for t in e["timings"])
+                seconds, upload = (_floats(e[key]) for key in ("seconds", "upload"))
+                z = np.array(e["z"], dtype=np.int64)
+                tasks = of_devices(dispatched[e["number"]], devices)
+                return Arrivals(tasks, e["number"], e["version"], e["began"], z, seconds, upload, timings)
+            case "late":
+                t = e["timing"]
+                return Late(e["device"], e["batch"], e["z"], e["seconds"], Timing(t[0], t[1], tuple(t[2]), t[3]))
+            case "joined":
+                return Joined(np.array(e["devices"], dtype=np.int64))
+            case "started":
+                return Started()
+        return Timer()
+
+
+def of_devices(tasks: Tasks, devices: Ints) -> Tasks:
+    """Return the part of some tasks that concerns some of their devices."""
+    if np.array_equal(devices, tasks.devices):
+        return tasks
+    some = np.searchsorted(tasks.devices, devices)
+    parts: dict[str, Any] = {
+        key: None if (values := getattr(tasks, key)) is None else values[some] for key in ("width", "stop", "pace")
+    }
+    return replace(tasks, devices=devices, batch=tasks.batch[some], **parts)
+
+
+def _described(event: Event) -> dict[str, Any]:
+    match event:
+        case Arrivals():
+            return {
+                "kind": "arrivals",
+                "number": event.number,
+                "version": event.version,
+                "began": event.began,
+                "devices": event.tasks.devices.tolist(),
+                "z": event.z.tolist(),
+                "seconds": _numbers(event.seconds),
+                "upload": _numbers(event.upload),
+                "timings": [None if t is None else list(astuple(t)) for t in event.timings],
+            }
+        case Late():
+            values = {key: getattr(event, key) for key in ("device", "batch", "z", "seconds")}
+            return {"kind": "late", **values, "timing": list(astuple(event.timing))}
+        case Joined():
+            return {"kind": "joined", "devices": event.devices.tolist()}
+        case Started():
+            return {"kind": "started"}
+        case Merged():
+            return {"kind": "merged"}
+    return {"kind": "timer"}
+
+
+def _numbers(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float | None]:
+    return [None if math.isnan(v) else v for v in values.tolist()]
+
+
+def _floats(values: Sequence[float | None]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([math.nan if v is None else v for v in values], dtype=np.float64)

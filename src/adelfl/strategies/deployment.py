@@ -1,0 +1,349 @@
+"""A synchronous method on devices that are not known beforehand.
+
+    budget  =  opening round  +  T_2  +  …  +  T_R  +  what the server does in between
+
+The opening round trains and measures at once: every device does the work of the baselines, and its reply tells how fast
+it is, how long everything else takes, and how noisy its gradients are. The method plans the other rounds with that, and
+plans again when devices join or when time is saved. Deadlines are scaled by what is left of the budget, so that delays
+do not move its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from adelfl.errors import InfeasibleBudgetError
+from adelfl.fleet import Fleet
+from adelfl.learning_rate import LearningRate
+from adelfl.planner import Constants, Problem
+from adelfl.planner.beliefs import Beliefs
+from adelfl.schedule import Schedule
+from adelfl.strategies.actions import Actions, Arrivals, Event, Joined, Late, Merge, Merged, Started, Tasks, View
+from adelfl.strategies.base import Floats, Ints, Strategy
+from adelfl.strategies.merge import layerwise
+from adelfl.strategies.rounds import Progress, RoundStrategy
+from adelfl.theory.gradient_stats import GradientStats
+
+_POLL = 0.25  # seconds between two looks at how many devices are idle
+_MARGIN = 1.1  # times the longest time that the server took between two rounds
+_RESTED = 3  # rounds that a device may sit out before the method plans again
+_SAVED = 0.1  # share of the planned time that must be saved for a new plan
+_WORTH_WHILE = 1.5  # a round lasts at least this many times a median device's lag
+_OPENING_STOP = 0.5  # share of the opening round after which devices stop computing
+MOST_CORRECTION = 5.0
+"""Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A learning rate from a round on."""
+
+    whole: LearningRate
+    first: int
+
+    def values(self, rounds: int) -> Floats:
+        """Return η_t of the rounds that are left."""
+        return self.whole.values(self.first + rounds)[self.first :]
+
+
+class Deployment(Strategy):
+    """Measure while training, plan, and adapt the plan to devices as they turn out to be.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the method for a problem.
+    layers, rounds, batch, local_iterations : int
+        L, R, and the work of the baselines.
+    budget : float
+        T_max, seconds.
+    learning_rate : LearningRate
+        η_t of all rounds.
+    constants : Constants or None
+        What is known of the gradients; None to estimate it in the opening round.
+    fraction : float
+        Share of the devices that take part in a round.
+    min_devices, min_reports : int
+        A round waits for so many idle devices, and is abandoned if fewer deliver something.
+    opening_share : float
+        Share of the budget that the opening round may take.
+    oversample : bool
+        Whether batches may be larger than the data of a device.
+    tell : callable
+        Is given what a user should know, a sentence each.
+    """
+
+    name = "deployment"
+
+    def __init__(
+        self,
+        make: Callable[[Problem], RoundStrategy],
+        *,
+        layers: int,
+        rounds: int,
+        budget: float,
+        learning_rate: LearningRate,
+        batch: int = 16,
+        local_iterations: int = 1,
+        constants: Constants | None = None,
+        fraction: float = 1.0,
+        min_devices: int = 2,
+        min_reports: int = 1,
+        opening_share: float = 0.2,
+        oversample: bool = False,
+        tell: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.make, self.layers, self.budget = make, layers, budget
+        self.learning_rate, self.batch, self.local_iterations = learning_rate, batch, local_iterations
+        self.constants, self.fraction = constants, fraction
+        self.min_devices, self.min_reports, self.opening_share = min_devices, min_reports, opening_share
+        self.oversample, self.tell = oversample, tell
+        self.method: RoundStrategy | None = None
+        self.beliefs: Beliefs | None = None
+        self.between = 0.0  # seconds that the server needs between two rounds
+        self._rounds, self._t = rounds, 0
+        self._first = 0  # the round, from 0, at which the present plan begins
+        self._rested: dict[int, int] = {}  # consecutive rounds that each device sat out
+        self._closed, self._patience = 0.0, math.nan
+        self._wake: float | None = None
+        self._waits = False  # whether the round that is going on has no deadline of its own
+
+    @property
+    def rounds(self) -> int:
+        """R; fewer than requested if so many do not fit into the budget."""
+        return self._rounds
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The present plan of the method."""
+        return None if self.method is None else self.method.schedule
+
+    @property
+    def label(self) -> str:
+        """Name of the method, once there is one."""
+        return self.name if self.method is None else self.method.label
+
+    def react(self, view: View, event: Event) -> Actions:
+        """Open rounds one after another, and learn from everything that arrives."""
+        if isinstance(event, Late):
+            self._learn_late(event)
+        if isinstance(event, Late | Joined):
+            return Actions(wake_at=self._wake)
+        if isinstance(event, Arrivals):
+            return self._close(view, event)
+        if isinstance(event, Started):
+            self._closed = view.now
+            if self._t or view.version:  # a new process goes on
+                return Actions()
+            self.between = _MARGIN * view.now
+        if isinstance(event, Merged):
+            self.between = max(self.between, _MARGIN * (view.now - self._closed))
+            self._t += 1
+            if self.method is None and event.spread is not None and self.constants is None:
+                self.constants = constants_from(event.spread)
+        return self._open(view, event)
+
+    # -- opening a round
+
+    def _open(self, view: View, event: Event) -> Actions:
+        if self._t >= self._rounds or view.left <= self.between:
+            return Actions(stop=True)
+        idle = view.cohort(self._t, None)
+        if math.isnan(self._patience):
+            self._patience = view.now + (view.budget / self._rounds if self.method is None else self._mean_round())
+        if idle.size == 0 or (idle.size < self.min_devices and view.now < self._patience):
+            self._wake = min(view.budget, view.now + _POLL)
+            return Actions(wake_at=self._wake)
+        self._wake, self._patience = None, math.nan
+        if self.beliefs is not None:
+            self.beliefs.grow(int(idle.max()) + 1)
+        if self.beliefs is None:
+            return self._opening(view, idle)
+        planned = self._is_outdated(view) and self._plan(view)
+        assert self.method is not None
+        chosen = idle if self.method.problem.cohort is None else view.cohort(self._t, self.method.problem.cohort)
+        inner = View(view.now, view.now + self._time_for(view), view.version, lambda k, size: chosen)
+        actions = self.method.react(inner, event if isinstance(event, Merged) and not planned else Started())
+        return self._adapted(view, actions)
+
+    def _opening(self, view: View, idle: Ints) -> Actions:
+        """Ask every idle device for the work of the baselines; twice at least, since two gradients tell their noise."""
+        cutoff = min(self.opening_share * view.budget, view.left - self.between)
+        steps, rate = max(2, self.local_iterations), self._rate(self._t)
+        stop = np.full(idle.size, _OPENING_STOP * cutoff)
+        batch = np.full(idle.size, self.batch)
+        return Actions(dispatch=(Tasks(idle, batch, steps, rate, cutoff, early=True, stop=stop),))
+
+    def _adapted(self, view: View, actions: Actions) -> Actions:
+        """Fit the method's tasks into the time that is left, and tell devices when to stop."""
+        if not actions.dispatch:
+            return actions
+        (tasks,) = actions.dispatch
+        assert self.method is not None
+        assert self.beliefs is not None
+        u, left = tasks.devices, self._time_for(view)
+        meant = self.method.planned(self._t - self._first)
+        self._waits = math.isinf(tasks.cutoff)
+        cutoff = view.left - self.between if self._waits else tasks.cutoff * left / meant
+        stop = np.full(u.size, np.inf) if self._waits else cutoff - self.beliefs.outside(u)
+        asked = (tasks.batch > 0) & (stop > self.beliefs.setup(u))
+        for device, works in zip(u.tolist(), asked.tolist(), strict=True):
+            self._rested[device] = 0 if works else self._rested.get(device, 0) + 1
+            if not works:
+                self.beliefs.rest(device)
+        batch = np.where(asked, tasks.batch, 0)
+        pace = self.beliefs.pace(u, self.layers)
+        return replace(
+            actions, dispatch=(replace(tasks, batch=batch, cutoff=cutoff, early=True, stop=stop, pace=pace),)
+        )
+
+    def _rate(self, t: int) -> float:
+        return float(self.learning_rate.values(t + 1)[-1])
+
+    def _mean_round(self) -> float:
+        assert self.method is not None
+        return self.method.problem.budget / self.method.problem.rounds
+
+    def _time_for(self, view: View, rounds: int | None = None) -> float:
+        """Seconds that the rest of the rounds may take, without what lies between them."""
+        rounds = self._rounds - self._t if rounds is None else rounds
+        return max(1e-9, view.left - rounds * self.between)
+
+    # -- planning
+
+    def _is_outdated(self, view: View) -> bool:
+        """Whether there is no plan, or it lacks a device, leaves one out for long, or was made for less time."""
+        assert self.beliefs is not None
+        if self.method is None or self.method.problem.devices < self.beliefs.size:
+            return True
+        if any(rested >= _RESTED for rested in self._rested.values()):
+            return True
+        return self._time_for(view) > (1 + _SAVED) * self.method.planned(self._t - self._first)
+
+    def _plan(self, view: View) -> bool:
+        """Plan the rest of the rounds; fewer of them if too little of a round would be computing."""
+        assert self.beliefs is not None
+        requested = max(1, self._rounds - self._t)
+        upload = self.beliefs.upload(np.arange(self.beliefs.size))
+        lag = float(np.median(upload))
+        most = min(requested, max(1, int(view.left / (_WORTH_WHILE * lag)))) if lag > 0 else requested
+        for rounds in range(most, 0, -1):
+            try:
+                method = self._method(self._time_for(view, rounds), rounds, upload)
+                break
+            except InfeasibleBudgetError:
+                if rounds == 1:
+                    if self.method is None:
+                        raise
+                    return False  # keep the old plan
+        method.inherit(self.method, self.beliefs)
+        self.method, self._first, self._rounds = method, self._t, self._t + method.rounds
+        self._rested = {}
+        if rounds < requested:
+            self.tell(
+                f"{requested} rounds do not fit into {view.left:.1f} s, since {lag:.1f} s of each are not computing: "
+                f"{rounds} are planned"
+            )
+        self.tell(f"{method.label}: {method.rounds} rounds, {self.beliefs.size} devices, {view.left:.1f} s left")
+        for note in method.notes:
+            self.tell(note)
+        return True
+
+    def _method(self, left: float, rounds: int, upload: Floats) -> RoundStrategy:
+        assert self.beliefs is not None
+        everyone = np.arange(self.beliefs.size)
+        deadline, needed = left / rounds, max(2, self.min_reports)
+        longest = float(np.sort(upload)[min(upload.size, needed) - 1])
+        if longest >= deadline:
+            what = f"{longest:.1f} s of a round are not computing"
+            raise InfeasibleBudgetError(
+                f"a round of {deadline:.1f} s is too short: {what}", binding=what, smallest_budget=None
+            )
+        cohort = max(2, self.min_devices, round(self.fraction * everyone.size))
+        problem = Problem(
+            fleet=Fleet.of(self.beliefs.compute(everyone), upload),
+            layers=self.layers,
+            rounds=rounds,
+            budget=left,
+            batch=self.batch,
+            learning_rate=Rest(self.learning_rate, self._t),
+            constants=self.constants or Constants(),
+            cohort=cohort if cohort < everyone.size else None,
+            local_iterations=self.local_iterations,
+            samples=None if self.oversample else self.beliefs.held(everyone),
+        )
+        return self.make(problem)
+
+    # -- closing a round
+
+    def _close(self, view: View, event: Arrivals) -> Actions:
+        self._closed = view.now
+        if self.method is None:
+            A = self._opening_weights(event)
+            self._learn_opening(event)
+            actions = Actions(merge=Merge((event,), (A,), spread=self.constants is None))
+        else:
+            inner = View(
+                view.now, view.now + self._time_for(view, self._rounds - self._t - 1), view.version, view.cohort
+            )
+            actions = self.method.react(inner, event)
+            self._note(event)
+        assert actions.merge is not None
+        A = actions.merge.A[0]
+        A = A / np.maximum(1.0, A.sum(axis=0) / MOST_CORRECTION)
+        waited_in_vain = self._waits and view.now - event.began >= event.tasks.cutoff
+        if np.count_nonzero(event.z) < max(1, self.min_reports) or waited_in_vain:
+            A = np.zeros_like(A)
+        return replace(actions, merge=replace(actions.merge, A=(A,)))
+
+    def _opening_weights(self, event: Arrivals) -> Floats:
+        progress = Progress(event.z, self.layers, event.tasks.steps, np.ones(event.z.size))
+        return layerwise(progress, "none", "contributors")
+
+    def _learn_opening(self, event: Arrivals) -> None:
+        """Make the first estimates; devices that did not answer are taken to be like the others."""
+        heard = event.z > 0
+        if heard.any():
+            self._begin(int(event.tasks.devices.max()) + 1, event, heard)
+            self._note(event)
+
+    def _begin(self, size: int, event: Arrivals, heard: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+        u, seconds = event.tasks.devices[heard], np.maximum(event.seconds[heard], 1e-9)
+        speed = event.z[heard] * event.tasks.batch[heard] / seconds
+        compute, upload = np.full(size, np.median(speed)), np.full(size, np.median(event.upload[heard]))
+        compute[u], upload[u] = speed, event.upload[heard]
+        self.beliefs = Beliefs(compute, upload)
+
+    def _note(self, event: Arrivals) -> None:
+        if self.beliefs is None:
+            return
+        for device, timing in zip(event.tasks.devices.tolist(), event.timings or (), strict=False):
+            if timing is not None:
+                self.beliefs.note(device, timing)
+
+    def _learn_late(self, event: Late) -> None:
+        """Learn from an update that came too late to be merged."""
+        e, size = event, event.device + 1
+        if self.beliefs is None:
+            speed = max(e.z, 1) * e.batch / max(e.seconds, 1e-9)
+            self.beliefs = Beliefs(np.full(size, speed), np.full(size, e.timing.outside + e.timing.setup))
+        self.beliefs.grow(size)
+        z, seconds = np.array([float(e.z)]), np.array([e.seconds])
+        nothing = np.array([np.nan])
+        self.beliefs.observe(
+            np.array([e.device]), np.array([e.batch]), z, seconds, nothing, z >= self.layers * self.local_iterations
+        )
+        self.beliefs.note(e.device, e.timing)
+
+
+def constants_from(stats: GradientStats) -> Constants | None:
+    """Return the constants of the bound that gradient statistics imply; None if too few devices sent something."""
+    if not np.isfinite(stats.sigma2).all():
+        return None
+    sure = stats.plausible()
+    G2 = tuple(float(v) for v in sure.norm2 + sure.zeta2)
+    return Constants(sigma2=float(sure.sigma2.sum()), G2=G2, spread=stats)
