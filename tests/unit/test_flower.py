@@ -31,7 +31,7 @@ from adelfl.flower.nodes import Node
 from adelfl.flower.protocol import Report, Task
 from adelfl.flower.session import Session, Terms
 from adelfl.learning_rate import ConstantRate
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
 from adelfl.report.terminal import print_run
 from adelfl.runner import resume
 from adelfl.strategies.rounds import Outcome, Progress
@@ -463,7 +463,7 @@ def test_what_the_server_does_between_rounds_is_planned_for_in_every_round(tmp_p
     result = strategy(world, budget=100.0, record=tmp_path / "run", method="salf").start(
         world, arrays(), num_rounds=10, evaluate_fn=evaluate
     )
-    lengths = [row["deadline"] for row in RunRecord.open(tmp_path / "run").rounds[1:]]
+    lengths = [row.deadline for row in RunRecord.open(tmp_path / "run").rounds[1:]]
     assert len(result.train_metrics_clientapp) == 10
     assert min(lengths) > 0.7 * max(lengths[:3])
     assert world.clock.now() <= 100.0
@@ -534,7 +534,7 @@ def test_late_training_replies_are_not_lost_in_an_evaluation_nor_the_reverse(tmp
     assert result.evaluate_metrics_clientapp[1]["seen"] == 1.0
     assert 4 in s.session.nodes
     assert s.session.nodes[3].rows == 64
-    late = [number for row in RunRecord.open(tmp_path / "run").rounds[1:] for number in row["late"]]
+    late = [number for row in RunRecord.open(tmp_path / "run").rounds[1:] for number in row.late]
     assert all(int(number) > 0 for number in late)
 
 
@@ -675,7 +675,7 @@ def test_a_spoiled_reply_leaves_the_model_as_if_its_sender_had_been_silent(what,
     assert not differ(*found)
     assert differ(found[0], weights_of(arrays()))
     _, row = RunRecord.open(tmp_path / "spoiled").rounds
-    assert row["rejected"] == {reason: 1}
+    assert row.rejected == {reason: 1}
 
 
 @pytest.mark.parametrize(
@@ -726,18 +726,18 @@ def test_a_server_that_was_killed_goes_on_from_the_last_finished_round(tmp_path,
         strategy(world, record=folder).start(world, arrays(), num_rounds=12)
     killed_at = world.clock.now()
     before = RunRecord.open(folder).rounds
-    assert [row["round"] for row in before] == [0, 1, 2, 3, 4]
+    assert [row.round for row in before] == [0, 1, 2, 3, 4]
 
     world.lethal = False
     for node in world.nodes.values():
         node.asked.clear()
     strategy(world, record=folder).start(world, arrays(), num_rounds=12)
     record = RunRecord.open(folder)
-    assert [row["round"] for row in record.rounds] == list(range(13))
+    assert [row.round for row in record.rounds] == list(range(13))
     assert record.rounds[:5] == before
     assert world.nodes[1].asked[0].round == 5  # nothing is measured again
     assert killed_at < world.clock.now() <= 60.0
-    assert record.result["rounds"] == 12
+    assert record.result.rounds == 12
     with pytest.raises(ConfigError, match="has ended"):
         strategy(world, record=folder).start(world, arrays(), num_rounds=12)
 
@@ -753,7 +753,7 @@ def test_time_without_a_server_is_the_budgets_too(tmp_path, monkeypatch):
     true_now = keeping.wall_seconds
     monkeypatch.setattr(keeping, "wall_seconds", lambda: true_now() + 1000.0)
     result = DeadlineStrategy(budget=60, learning_rate=0.5, record=folder).start(world, arrays(), num_rounds=12)
-    assert [row["round"] for row in RunRecord.open(folder).rounds] == [0, 1, 2]
+    assert [row.round for row in RunRecord.open(folder).rounds] == [0, 1, 2]
     assert differ(weights_of(result.arrays), weights_of(arrays()))  # the model of round 2
 
 
@@ -761,13 +761,13 @@ def test_a_record_names_nodes_depths_and_rejections(tmp_path):
     nodes = beings() | {3: Spoiling(nan_in("third.bias"), seed=3)}
     run(nodes, rounds=4, record=tmp_path / "run", method="salf")
     record = RunRecord.open(tmp_path / "run")
-    assert record.about["nodes"] == ["1", "2", "3", "4"]
-    assert record.about["layers"] == ["first", "second", "third"]
+    assert record.info.nodes == ["1", "2", "3", "4"]
+    assert record.info.layers == ["first", "second", "third"]
     for row in record.rounds[1:]:
-        assert row["depth"][2] == 0
-        assert row["rejected"] == {"not finite": 1}
-        assert row["contributors"][-1] >= row["contributors"][0]
-    assert record.result["time"] <= 60.0
+        assert row.depth[2] == 0
+        assert row.rejected == {"not finite": 1}
+        assert row.contributors[-1] >= row.contributors[0]
+    assert record.result.time <= 60.0
     said = StringIO()
     print_run(record, Console(file=said, width=200))
     assert "not evaluated, budget 60 real seconds" in said.getvalue()
@@ -943,6 +943,6 @@ def test_server_and_client_work_as_the_documents_show(tmp_path, monkeypatch):
     exec(compile(server, "docs/flower.md", "exec"), here)
     here["main"](world, None)
     record = RunRecord.open("runs/deployment")
-    assert record.result["rounds"] == 50
-    assert record.result["abandoned"] == 0
+    assert record.result.rounds == 50
+    assert record.result.abandoned == 0
     assert world.clock.now() <= 600.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from adelfl.flower.nodes import Node
 from adelfl.flower.session import Session, Weights
 from adelfl.flower.terms import Round, Terms
 from adelfl.planner import Constants
-from adelfl.record import RunRecord, RunWriter
-from adelfl.summary import Summary
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row, RunInfo
+from adelfl.records.summary import Summary
+from adelfl.records.writer import RunWriter
 
 _STATE = "flower.json"
 
@@ -58,11 +61,11 @@ class Keeper:
         record = RunRecord.open(folder)
         if record.result is not None:
             raise ConfigError(f"{folder}: this run has ended; choose another folder")
-        for key, mine in (("budget", self.terms.budget), ("rounds", self.terms.rounds)):
-            if record.about.get(key) != mine:
-                raise ConfigError(f"{folder}: this run was begun with {key} = {record.about.get(key)}, not {mine}")
+        for key in ("budget", "rounds"):
+            if (then := getattr(record.info, key)) != (now := getattr(self.terms, key)):
+                raise ConfigError(f"{folder}: this run was begun with {key} = {then}, not {now}")
         self._writer, checkpoint = RunWriter.reopen(folder)
-        self.time_used = max(0.0, wall_seconds() - record.about["started"])
+        self.time_used = max(0.0, wall_seconds() - (record.info.started or 0.0))
         if checkpoint is None:
             return
         self.round, self.weights = checkpoint.round, dict(checkpoint.weights)
@@ -71,7 +74,7 @@ class Keeper:
         self.time_used = self._state["time"] + away
         for row in RunRecord(folder).rounds:
             self._summary.add(row)
-            self.abandoned += bool(row.get("abandoned"))
+            self.abandoned += row.abandoned
 
     def __enter__(self) -> Keeper:
         return self
@@ -96,32 +99,32 @@ class Keeper:
         s.make_plan(0)
         assert s.plan is not None
         schedule = s.plan.strategy.schedule
-        about = {
-            "label": s.plan.strategy.label,
-            "strategy": self.terms.method,
-            "config": {"flower": _said(self.terms)},
-            "seed": self.terms.seed,
-            "budget": self.terms.budget,
-            "rounds": self.terms.rounds,
-            "devices": len(s.plan.nodes),
-            "nodes": [str(n) for n in s.plan.nodes],
-            "layers": [_title(layer) for layer in self.layers],
-            "schedule": None if schedule is None else schedule.to_dict(),
-            "notes": list(s.plan.strategy.notes),
-            "data": "held by the nodes",
-            "clock": "real",
-            "started": wall_seconds() - s.clock.now(),
-            "versions": {
+        info = RunInfo(
+            label=s.plan.strategy.label,
+            strategy=self.terms.method,
+            config={"flower": _said(self.terms)},
+            seed=self.terms.seed,
+            budget=self.terms.budget,
+            rounds=self.terms.rounds,
+            devices=len(s.plan.nodes),
+            nodes=[str(n) for n in s.plan.nodes],
+            layers=[_title(layer) for layer in self.layers],
+            schedule=None if schedule is None else schedule.to_dict(),
+            notes=list(s.plan.strategy.notes),
+            data="held by the nodes",
+            clock="real",
+            started=wall_seconds() - s.clock.now(),
+            versions={
                 "adelfl": version("adelfl"),
                 "flwr": version("flwr"),
                 "python": platform.python_version(),
             },
-        }
+        )
         if self._writer is None:  # otherwise a run was killed before its first round
-            self._writer = RunWriter.create(self.folder, about)
+            self._writer = RunWriter.create(self.folder, info)
         self._roster = list(s.plan.nodes)
         accuracy, loss = (_number(evaluated, key) for key in ("accuracy", "loss"))
-        self._add({"round": 0, "time": s.clock.now(), "loss": loss, "accuracy": accuracy}, s.clock.now())
+        self._add(Row(0, s.clock.now(), loss=loss, accuracy=accuracy), s.clock.now())
         self._checkpoint(s, 0)
 
     def keep(
@@ -141,23 +144,23 @@ class Keeper:
         counted = {update.node for update in current.updates} if merged else set()
         depth = [current.done.get(n, 0) if n in counted else 0 for n in ids]
         accuracy, loss = (_number(evaluated, key) for key in ("accuracy", "loss"))
-        row = {
-            "round": current.number,
-            "time": s.clock.now(),
-            "deadline": current.end - current.begin,
-            "length": closed - current.begin,
-            "loss": loss,
-            "accuracy": accuracy,
-            "train_loss": _number(metrics, "train-loss"),
-            "batch": [current.tasks[n].batch if n in current.tasks else 0 for n in ids],
-            "depth": depth,
-            "contributors": [sum(z >= s.L - l for z in depth) for l in range(s.L)],
-            "devices": [self._position(n) for n in ids],
-            "nodes": [str(n) for n in ids],
-            "abandoned": not merged,
-            "rejected": dict(current.rejected),
-            "late": {str(number): count for number, count in s.late.items()},
-        }
+        row = Row(
+            round=current.number,
+            time=s.clock.now(),
+            deadline=current.end - current.begin,
+            length=closed - current.begin,
+            loss=loss,
+            accuracy=accuracy,
+            train_loss=_number(metrics, "train-loss"),
+            batch=[current.tasks[n].batch if n in current.tasks else 0 for n in ids],
+            depth=depth,
+            contributors=[sum(z >= s.L - l for z in depth) for l in range(s.L)],
+            devices=[self._position(n) for n in ids],
+            nodes=[str(n) for n in ids],
+            abandoned=not merged,
+            rejected=dict(current.rejected),
+            late={str(number): count for number, count in s.late.items()},
+        )
         s.late.clear()
         self.abandoned += not merged
         self._add(row, closed - current.begin)
@@ -169,7 +172,7 @@ class Keeper:
             self._roster.append(node)
         return self._roster.index(node)
 
-    def _add(self, row: dict[str, Any], seconds: float) -> None:
+    def _add(self, row: Row, seconds: float) -> None:
         assert self._writer is not None
         self._summary.add(row)
         self._writer.append(row, seconds)
@@ -192,7 +195,7 @@ class Keeper:
         """End the record: model, then result."""
         if self._writer is None:
             return
-        result = self._summary.result() | {"abandoned": self.abandoned, "time": s.clock.now()}
+        result = replace(self._summary.result(), abandoned=self.abandoned, time=s.clock.now())
         self._writer.finish(result, s.weights)
 
 
