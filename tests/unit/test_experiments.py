@@ -176,9 +176,9 @@ def test_strategies_meet_the_same_luck(tiny):
     for cell in TINY.cells:
         assert [run.seed for run in outcome.of(cell, "adel-paper")] == [3, 4]
         for seed in (3, 4):
-            about = [RunRecord(outcome.folders[cell.key, s, seed]).about for s in TINY.strategies]
-            for one, other in pairwise(about):
-                assert (one["budget"], one["constants"]) == (other["budget"], other["constants"])
+            infos = [RunRecord(outcome.folders[cell.key, s, seed]).info for s in TINY.strategies]
+            for one, other in pairwise(infos):
+                assert (one.budget, one.constants) == (other.budget, other.constants)
 
 
 def test_what_is_finished_is_not_run_again(tiny):

@@ -15,6 +15,7 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
 from adelfl.planner.population import Population
+from adelfl.records.reader import RunRecord
 from adelfl.schedule import Schedule
 from adelfl.simulation.draws import draw_rows
 from adelfl.strategies import BUILT_IN, Progress, Strategy, adel, find_strategy, strategy_names
@@ -527,7 +528,7 @@ def test_a_strategy_from_outside_runs_by_its_import_path(tmp_path, monkeypatch):
     assert list(json.loads(said.out)) == [word, "drop"]
     records = sorted(path.name for path in out.iterdir() if path.is_dir())
     assert records == ["drop-seed0", "outside_strategy_Fastest_most=3-seed0"]
-    rows = [json.loads(line) for line in (out / records[1] / "rounds.jsonl").read_text().splitlines()]
+    rows = RunRecord(out / records[1]).rounds
     assert max(row.contributors[0] for row in rows[1:]) == 3
 
 

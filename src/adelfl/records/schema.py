@@ -1,125 +1,100 @@
 """Typed contents of a run's folder, and their JSON.
 
-Writers build these classes without checks, since a row is built in every round; ``from_json`` checks what it reads and
-raises ValueError. Keys that this version does not know are kept in ``extra``.
+Writers build these classes without checks, since a row is built in every round. ``from_json`` checks the types of what
+it reads and raises ValueError. Keys that this version does not know are kept in ``extra``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import Any, Self
 
-Check = Callable[[Any], Any]
+_EXTRA = "extra"
 
 
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    return value  # an int stays one, so that JSON is reproduced
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _positive(check: Check) -> Check:
-    def checked(value: object) -> Any:  # noqa: ANN401 - as the check returns
-        if not (number := check(value)) > 0:
-            raise ValueError
-        return number
-
-    return checked
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
-def _count(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise TypeError
-    return value
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+def _values(value: object, check: Callable[[object], bool]) -> bool:
+    return isinstance(value, dict) and all(map(check, value.values()))
 
 
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
+# How the type of a field is checked, by its annotation. Lists per device may be long, so they are checked as a whole.
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "int": _is_count,
+    "float": _is_number,
+    "str": _is_text,
+    "bool": lambda value: isinstance(value, bool),
+    "Sequence[int]": lambda v: isinstance(v, list) and set(map(type, v)) <= {int} and min(v, default=0) >= 0,
+    "Sequence[str]": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "Mapping[str, Any]": lambda value: isinstance(value, dict),
+    "Mapping[str, int]": lambda value: _values(value, _is_count),
+    "Mapping[str, str]": lambda value: _values(value, _is_text),
+    "Mapping[str, float | None]": lambda value: _values(value, lambda v: v is None or _is_number(v)),
+}
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError
-    return value
+@cache
+def _fields(kind: Hashable) -> dict[str, tuple[Callable[[Any], bool], bool, bool]]:
+    """Return the check of each field of a dataclass, whether it is required, and whether it may be null."""
+    described = {}
+    for f in fields(kind):  # type: ignore[arg-type]
+        name, nullable = str(f.type).removesuffix(" | None"), str(f.type).endswith(" | None")
+        described[f.name] = (_CHECKS[name], f.default is MISSING and f.default_factory is MISSING, nullable)
+    del described[_EXTRA]
+    return described
 
 
-def _counts(value: object) -> list[int]:
-    """Check a list with one count per device or layer; it may be long, so no Python loop."""
-    if not isinstance(value, list) or not set(map(type, value)) <= {int} or min(value, default=0) < 0:
-        raise TypeError
-    return value
+class _Json:
+    """Conversion from and to JSON, which the record's classes share."""
 
+    __slots__ = ()
 
-def _list_of(check: Check) -> Check:
-    def checked(value: object) -> list[Any]:
-        if not isinstance(value, list):
-            raise TypeError
-        return [check(element) for element in value]
+    @classmethod
+    def from_json(cls, data: object) -> Self:
+        """Check and convert parsed JSON; null stands for the default of an optional key."""
+        if not isinstance(data, dict):
+            raise ValueError("it is not a JSON object")
+        described = _fields(cls)  # type: ignore[arg-type]
+        if missing := [name for name, (_, required, _) in described.items() if required and name not in data]:
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+        arguments, extra = dict[str, Any](), dict[str, Any]()
+        for name, value in data.items():
+            if name not in described:
+                extra[name] = value
+                continue
+            check, required, nullable = described[name]
+            if (value is None and nullable) or (value is not None and check(value)):
+                arguments[name] = value
+            elif value is not None or required:
+                raise ValueError(f"{name} cannot be {str(value)[:60]!r}")
+        instance = cls(**arguments, **{_EXTRA: extra})
+        instance._check()
+        return instance
 
-    return checked
+    def _check(self) -> None:
+        """Raise ValueError if values contradict each other."""
 
-
-def _mapping_to(check: Check) -> Check:
-    return lambda value: {key: check(element) for key, element in _mapping(value).items()}
-
-
-def _nullable(check: Check) -> Check:
-    return lambda value: None if value is None else check(value)
-
-
-def _sections(value: object) -> dict[str, Any]:
-    """Check a configuration: the sections that readers use must be mappings."""
-    config = _mapping(value)
-    for name in ("strategy", "training", "flower"):
-        section = _mapping(config.get(name, {}))
-        _mapping(section.get("options", {}))
-        _count(section.get("local_iterations", 1))
-    return config
-
-
-def _schedule(value: object) -> dict[str, Any]:
-    schedule = _mapping(value)
-    _list_of(_number)(schedule.get("deadlines", []))
-    return schedule
-
-
-def _layers(value: object) -> list[str]:
-    names: list[str] = _list_of(_text)(value)
-    if not names:
-        raise ValueError
-    return names
-
-
-def _checked(kind: type[Any], checks: Mapping[str, Check], data: object) -> dict[str, Any]:
-    """Return the constructor's arguments for JSON data; null stands for the default of an optional field."""
-    if not isinstance(data, dict):
-        raise ValueError("it is not a JSON object")
-    required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
-    if missing := required - data.keys():
-        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-    arguments: dict[str, Any] = {"extra": {key: value for key, value in data.items() if key not in checks}}
-    for key, check in checks.items():
-        value = data.get(key)
-        if value is None and key not in required:
-            continue
-        try:
-            arguments[key] = check(value)
-        except (TypeError, ValueError):
-            raise ValueError(f"{key} cannot be {str(value)[:60]!r}") from None
-    return arguments
+    def _to_json(self, names: Sequence[str], nulls: Sequence[str]) -> dict[str, Any]:
+        """Return the named fields in order, without those that are None unless they are among ``nulls``."""
+        values = {name: value for name in names if (value := getattr(self, name)) is not None or name in nulls}
+        extra = getattr(self, _EXTRA)
+        return {**values, **extra} if extra else values
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(_Json):
     """One merge: a line of rounds.jsonl.
 
     Attributes
@@ -128,12 +103,10 @@ class Row:
         Version of the weights after the merge; row 0 describes the initial model.
     time : float
         Seconds since the run began, on the run's clock.
+    deadline, length : float or None
+        Seconds that the round was planned to take, None in row 0, and that it took, None if as planned.
     loss, accuracy : float or None
         On the test set; None where the model was not evaluated.
-    deadline : float or None
-        Seconds that the round was planned to take; None in row 0.
-    length : float or None
-        Seconds that it took, where that may differ from the deadline.
     train_loss : float or None
         Mean loss of the merged updates.
     batch, depth : sequence of int
@@ -156,16 +129,16 @@ class Row:
 
     round: int
     time: float
-    loss: float | None = None
-    accuracy: float | None = None
     deadline: float | None = None
     length: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
     train_loss: float | None = None
     batch: Sequence[int] = ()
     depth: Sequence[int] = ()
     contributors: Sequence[int] = ()
     devices: Sequence[int] | None = None
-    gradients: dict[str, Any] | None = None
+    gradients: Mapping[str, Any] | None = None
     nodes: Sequence[str] | None = None
     abandoned: bool = False
     rejected: Mapping[str, int] = field(default_factory=dict)
@@ -179,128 +152,95 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """Return the line of rounds.jsonl, as a dict."""
-        line: dict[str, Any] = {"round": self.round, "time": self.time}
-        if self.deadline is not None:
-            line["deadline"] = self.deadline
-        if self.length is not None:
-            line["length"] = self.length
-        line["loss"], line["accuracy"] = self.loss, self.accuracy
-        if self.deadline is not None:
-            line["train_loss"], line["batch"], line["depth"] = self.train_loss, self.batch, self.depth
-            line["contributors"] = self.contributors
-        if self.devices is not None:
-            line["devices"] = self.devices
-        if self.gradients is not None:
-            line["gradients"] = self.gradients
-        if self.nodes is not None:
-            line["nodes"] = self.nodes
-        if self.nodes is not None or self.abandoned or self.rejected or self.late:
-            line["abandoned"], line["rejected"], line["late"] = self.abandoned, self.rejected, self.late
-        return {**line, **self.extra} if self.extra else line
+        names = _INITIAL if self.deadline is None else _SIMULATED if self.nodes is None else _FLOWER
+        return self._to_json(names, _EVALUATED)
 
-    @classmethod
-    def from_json(cls, data: object) -> Self:
-        """Check a line of rounds.jsonl."""
-        row = cls(**_checked(cls, _ROW, data))
-        devices = len(row.depth)
+    def _check(self) -> None:
         for name in ("batch", "devices", "nodes"):
-            values = getattr(row, name)
-            if values is not None and len(values) != devices:
-                raise ValueError(f"round {row.round} has {devices} depths, but {name} has {len(values)} values")
-        return row
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.depth):
+                raise ValueError(f"round {self.round} has {len(self.depth)} depths, but {name} has {len(values)}")
 
 
-_ROW: dict[str, Check] = {
-    "round": _count,
-    "time": _number,
-    "deadline": _number,
-    "length": _number,
-    "loss": _number,
-    "accuracy": _number,
-    "train_loss": _number,
-    "batch": _counts,
-    "depth": _counts,
-    "contributors": _counts,
-    "devices": _counts,
-    "gradients": _mapping,
-    "nodes": _list_of(_text),
-    "abandoned": _boolean,
-    "rejected": _mapping_to(_count),
-    "late": _mapping_to(_count),
-}
+_EVALUATED = ("loss", "accuracy", "train_loss")
+_INITIAL = ("round", "time", "loss", "accuracy")
+_FLOWER = tuple(f.name for f in fields(Row) if f.name != _EXTRA)
+_SIMULATED = _FLOWER[: _FLOWER.index("nodes")]
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo(_Json):
     """What is known before the first round: run.json.
 
     Attributes
     ----------
     config : dict
         The run's configuration, by sections.
+    inputs : dict
+        Digests of the files and objects that the run depends on.
     seed : int
     strategy, label : str
         The strategy's name, and its name in reports.
+    data : str
+        Name of the data set.
     budget : float
         T_max, seconds.
     rounds : int
     layers : sequence of str
         Names, input side first.
     devices : int
-    data : str
-        Name of the data set.
-    inputs : dict
-        Digests of the files and objects that the run depends on.
+    nodes : sequence of str or None
+        Flower's nodes.
     constants, schedule : dict or None
         The problem's constants and the plan, as far as they are known.
     notes : sequence of str
         Remarks of the strategy.
-    versions : dict
-        Package versions.
-    made_by : str or None
-        ``simulate`` for an experiment that was built in Python.
-    nodes : sequence of str or None
-        Flower's nodes.
     clock : str
         ``virtual`` or ``real``.
     started : float or None
         Seconds since 1970, for a real clock.
+    versions : dict
+        Package versions.
+    made_by : str or None
+        ``simulate`` for an experiment that was built in Python.
     extra : dict
         Keys that this version does not know.
     """
 
     config: Mapping[str, Any]
+    inputs: Mapping[str, str] = field(default_factory=dict)
     seed: int
     strategy: str
     label: str
+    data: str = ""
     budget: float
     rounds: int
     layers: Sequence[str]
     devices: int
-    data: str = ""
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    nodes: Sequence[str] | None = None
     constants: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    made_by: str | None = None
-    nodes: Sequence[str] | None = None
     clock: str = "virtual"
     started: float | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    made_by: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def _section(self, simulated: str) -> Mapping[str, Any]:
+        section: Mapping[str, Any] = self.config.get(simulated, self.config.get("flower", {}))
+        return section
 
     @property
     def options(self) -> Mapping[str, Any]:
         """Options of the strategy."""
-        section = self.config.get("strategy", self.config.get("flower", {}))
-        options: Mapping[str, Any] = section.get("options", {})
+        options: Mapping[str, Any] = self._section("strategy").get("options", {})
         return options
 
     @property
     def local_iterations(self) -> int:
         """Local steps per round, E."""
-        section = self.config.get("training", self.config.get("flower", {}))
-        return max(1, int(section.get("local_iterations", 1)))
+        return max(1, int(self._section("training").get("local_iterations", 1)))
 
     @property
     def steps(self) -> int:
@@ -320,41 +260,20 @@ class RunInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return what run.json holds."""
-        kept = {key: value for key in _INFO if (value := getattr(self, key)) is not None or key == "schedule"}
-        if self.clock == "virtual":
-            del kept["clock"]
-        return kept | dict(self.extra)
+        names = [f.name for f in fields(self) if f.name != _EXTRA and (f.name != "clock" or self.clock == "real")]
+        return self._to_json(names, ("schedule",))
 
-    @classmethod
-    def from_json(cls, data: object) -> Self:
-        """Check what run.json holds."""
-        return cls(**_checked(cls, _INFO, data))
-
-
-_INFO: dict[str, Check] = {  # in the order of run.json
-    "config": _sections,
-    "inputs": _mapping_to(_text),
-    "seed": _count,
-    "strategy": _text,
-    "label": _text,
-    "data": _text,
-    "budget": _positive(_number),
-    "rounds": _positive(_count),
-    "layers": _layers,
-    "devices": _positive(_count),
-    "nodes": _list_of(_text),
-    "constants": _mapping,
-    "schedule": _schedule,
-    "notes": _list_of(_text),
-    "clock": _text,
-    "started": _number,
-    "versions": _mapping_to(_text),
-    "made_by": _text,
-}
+    def _check(self) -> None:
+        if not (self.budget > 0 and self.rounds > 0 and self.devices > 0 and self.layers):
+            raise ValueError("budget, rounds, devices and layers cannot be zero or empty")
+        sections = [self._section("strategy"), self._section("training")]
+        numbers = isinstance(self.deadlines, list | tuple) and all(map(_is_number, self.deadlines))
+        if not all(isinstance(part, dict) for part in (*sections, self.options)) or not numbers:
+            raise ValueError("config or schedule has other sections than a run's")
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(_Json):
     """Summary of a finished run: result.json.
 
     Attributes
@@ -388,25 +307,7 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return what result.json holds."""
-        optional = ("engine", "abandoned")
-        kept = {key: value for key in _RESULT if (value := getattr(self, key)) is not None or key not in optional}
-        return kept | dict(self.extra)
-
-    @classmethod
-    def from_json(cls, data: object) -> Self:
-        """Check what result.json holds."""
-        return cls(**_checked(cls, _RESULT, data))
-
-
-_RESULT: dict[str, Check] = {
-    "final_accuracy": _nullable(_number),
-    "accuracy": _mapping_to(_nullable(_number)),
-    "depth": _number,
-    "rounds": _count,
-    "time": _number,
-    "engine": _text,
-    "abandoned": _count,
-}
+        return self._to_json([f.name for f in fields(self) if f.name != _EXTRA], ("final_accuracy",))
 
 
 def read_failure(data: object) -> dict[str, str]:
