@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 
 from adelfl.clock import monotonic
 from adelfl.dashboard.run_index import RunIndex
-from adelfl.record import RunWriter
+from adelfl.records.schema import RunInfo, RunResult
+from adelfl.records.writer import RunWriter
 
 LAYERS = ["dense1", "dense2", "dense3"]
 
@@ -45,11 +46,11 @@ def make_runs(folder: Path, runs: int, rounds: int, devices: int) -> int:
         about = {"config": {"training": {"local_iterations": 1}}, "seed": seed, "strategy": "salf", "label": "SALF"}
         about |= {"budget": 0.4 * rounds, "rounds": rounds, "layers": LAYERS, "devices": devices, "data": "digits"}
         with RunWriter.create(
-            folder / f"study-{seed % 10}" / f"salf-seed{seed}", about | {"schedule": schedule}
+            folder / f"study-{seed % 10}" / f"salf-seed{seed}", RunInfo.from_json(about | {"schedule": schedule})
         ) as run:
             (run.folder / "rounds.jsonl").write_bytes(lines)
             if seed % 10:
-                run.finish({"final_accuracy": 0.8, "accuracy": {}, "depth": 0.5, "rounds": rounds, "time": 1.0}, {})
+                run.finish(RunResult(0.8, {}, depth=0.5, rounds=rounds, time=1.0), {})
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -234,8 +234,8 @@ def draw_replanning(seeds: int = 5) -> Figure:
                 rows: list[dict[str, object]] = []
                 experiment = ad.build_experiment(ad.load_run(None, changes))
                 ad.simulate(experiment, report=rows.append)
-                batches.append([np.mean(row["batch"]) for row in rows if row["round"]])  # type: ignore[arg-type]
-                known = [(row["time"], row["accuracy"]) for row in rows if row["accuracy"] is not None]
+                batches.append([np.mean(row.batch) for row in rows if row.round])  # type: ignore[arg-type]
+                known = [(row.time, row.accuracy) for row in rows if row.accuracy is not None]
                 budget = experiment.strategy.problem.budget
                 curves.append(np.interp(grid * budget, *zip(*known, strict=True)))  # type: ignore[arg-type]
             rounds = min(map(len, batches))

@@ -18,12 +18,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
 from adelfl.clock import wall_seconds
-from adelfl.record import RunRecord, RunWriter
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row
+from adelfl.records.writer import RunWriter
 
 SIZES = {"phone": (380, 800), "light": (1280, 1080), "dark": (1280, 1080)}  # first the one whose clock runs
 
@@ -47,7 +50,7 @@ def make_runs(folder: Path) -> list[RunWriter]:
 def part(whole: RunRecord, folder: Path, share: float) -> RunWriter:
     """The beginning of a run, of which nobody knows the end."""
     label = folder.name.partition("-")[0]
-    writer = RunWriter.create(folder, whole.about | {"seed": int(folder.name[-1]), "label": label})
+    writer = RunWriter.create(folder, replace(whole.info, seed=int(folder.name[-1]), label=label))
     for row in itertools.islice(whole.rounds, int(share * len(whole.rounds))):
         writer.append(row, 0.01)
     writer.flush()
@@ -58,22 +61,39 @@ def real(whole: RunRecord, folder: Path) -> RunWriter:
     """Five rounds of a run on Flower; the sixth is under way."""
     nodes = [str(7_000_000_000_000_001_234 + 1111 * u) for u in range(4)]
     begun = wall_seconds() - 62.0
-    said = {"data": "held by the nodes", "clock": "real", "started": begun, "nodes": nodes, "devices": 4, "rounds": 12}
-    config = {
-        "config": {"flower": {"local_iterations": 1}},
-        "budget": 160.0,
-        "label": "adel",
-        "seed": 0,
-        "schedule": None,
-    }
-    writer = RunWriter.create(folder, whole.about | said | config)
-    writer.append({"round": 0, "time": 8.0, "loss": 2.3, "accuracy": 0.1}, 8.0)
+    info = replace(
+        whole.info,
+        data="held by the nodes",
+        clock="real",
+        started=begun,
+        nodes=nodes,
+        devices=4,
+        rounds=12,
+        config={"flower": {"local_iterations": 1}},
+        budget=160.0,
+        label="adel",
+        seed=0,
+        schedule=None,
+    )
+    writer = RunWriter.create(folder, info)
+    writer.append(Row(0, 8.0, loss=2.3, accuracy=0.1), 8.0)
     for t in range(1, 6):
         depth = [3, 3, 2 + t % 2, t % 2]
-        row = {"round": t, "time": 8.0 + 10.5 * t, "deadline": 10.4, "length": 10.4, "loss": 1.0, "train_loss": 1.0}
-        more = {"accuracy": 0.25 + 0.1 * t, "batch": [24, 22, 20, 5], "depth": depth, "devices": [0, 1, 2, 3]}
-        counts = [sum(z >= 3 - l for z in depth) for l in range(3)]
-        writer.append(row | more | {"contributors": counts, "nodes": nodes, "abandoned": False}, 10.4)
+        row = Row(
+            round=t,
+            time=8.0 + 10.5 * t,
+            deadline=10.4,
+            length=10.4,
+            loss=1.0,
+            accuracy=0.25 + 0.1 * t,
+            train_loss=1.0,
+            batch=[24, 22, 20, 5],
+            depth=depth,
+            contributors=[sum(z >= 3 - l for z in depth) for l in range(3)],
+            devices=[0, 1, 2, 3],
+            nodes=nodes,
+        )
+        writer.append(row, 10.4)
     return writer
 
 

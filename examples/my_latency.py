@@ -32,7 +32,7 @@ def main() -> None:
         solution = ad.plan(ad.Problem(fleet, layers=3, rounds=100, budget=60.0, latency=latency))
         print(f"{type(latency).__name__}: batches of {solution.schedule.batch_sizes(0).mean():.1f} at first")
     said = ad.load_run(None, ["fleet.latency=my_latency:InUse", "training.rounds=40"])
-    print(f"adel ends at {ad.simulate(ad.build_experiment(said))['final_accuracy']:.1%}")
+    print(f"adel ends at {ad.simulate(ad.build_experiment(said)).final_accuracy:.1%}")
 
 
 if __name__ == "__main__":

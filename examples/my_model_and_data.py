@@ -32,7 +32,7 @@ def main() -> None:
     for method in ("adel", "drop"):
         strategy = find_strategy(method)(problem)
         result = ad.simulate(ad.Experiment(dataset, partition, model, layers, strategy, seed=0))
-        print(f"{method}: {result['final_accuracy']:.1%} after {result['time']:.0f} virtual seconds")
+        print(f"{method}: {result.final_accuracy:.1%} after {result.time:.0f} virtual seconds")
 
 
 if __name__ == "__main__":

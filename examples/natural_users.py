@@ -31,7 +31,7 @@ def main() -> None:
         experiment = ad.build_experiment(ad.load_run(None, [*changes, f"strategy.name={method}"]))
         sizes = experiment.partition.sizes
         result = ad.simulate(experiment)
-        print(f"{method}: {sizes.min()} to {sizes.max()} samples a user, accuracy {result['final_accuracy']:.1%}")
+        print(f"{method}: {sizes.min()} to {sizes.max()} samples a user, accuracy {result.final_accuracy:.1%}")
 
 
 if __name__ == "__main__":

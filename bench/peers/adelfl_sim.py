@@ -45,8 +45,9 @@ class Adelfl:
         """Simulate so many rounds from the first weights, and record them."""
         from adelfl import ConstantRate, Fleet
         from adelfl.planner import Problem
-        from adelfl.record import RunWriter
+        from adelfl.records.writer import RunWriter
         from adelfl.simulation import Experiment, simulate
+        from adelfl.simulation.recording import describe
         from adelfl.strategies.oracle import Oracle
 
         w = self.workload
@@ -56,12 +57,12 @@ class Adelfl:
             self.dataset, self.partition, self.model, self.layers, Oracle(setting), seed=SEED, evaluations=1
         )
         self.runs += 1
-        with RunWriter.create(self._last_run(), {}) as writer:
+        with RunWriter.create(self._last_run(), describe(experiment, {}, {})) as writer:
             simulate(experiment, writer)
 
     def weights(self) -> list[measure.Floats]:
         """Those that the last run ended with, from its record."""
-        from adelfl.record import RunRecord
+        from adelfl.records.reader import RunRecord
 
         found = RunRecord(self._last_run()).weights()
         return [found[name] for name, _ in self.model.named_parameters()]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from adelfl.planner import Solution as Solution
     from adelfl.planner import plan as plan
     from adelfl.planner import what_if as what_if
-    from adelfl.record import RunRecord as RunRecord
+    from adelfl.records.reader import RunRecord as RunRecord
     from adelfl.report.run import plot as plot
     from adelfl.schedule import Schedule as Schedule
     from adelfl.simulation import Experiment as Experiment
@@ -54,7 +54,7 @@ _HOME = {
     "load_run": "adelfl.config.run",
     "Dataset": "adelfl.data",
     "load_dataset": "adelfl.data",
-    "RunRecord": "adelfl.record",
+    "RunRecord": "adelfl.records.reader",
     "plot": "adelfl.report.run",
     "Experiment": "adelfl.simulation",
     "simulate": "adelfl.simulation",

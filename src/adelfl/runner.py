@@ -29,12 +29,14 @@ from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.plugins import in_words, users_code
-from adelfl.record import Checkpoint, RunRecord, RunWriter, discard, versions
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row, RunInfo, RunResult
+from adelfl.records.writer import Checkpoint, RunWriter, discard, versions
 
 if TYPE_CHECKING:
     from adelfl.simulation import Experiment
 
-Report = Callable[["Job", dict[str, Any]], None]
+Report = Callable[["Job", Row], None]
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # full, or not to be written any more
 
 
@@ -62,12 +64,11 @@ class Job:
     fresh: bool = False
 
 
-def describe(said: RunFile, experiment: Experiment) -> dict[str, Any]:
-    """All that decides what a run computes, for its run.json."""
+def describe(said: RunFile, experiment: Experiment) -> RunInfo:
+    """Return the run information: all that decides what a run computes."""
     from adelfl.simulation.recording import describe as describe_experiment
 
-    found = {"config": said.model_dump(mode="json"), "inputs": said.fingerprints()}
-    return found | describe_experiment(experiment)
+    return describe_experiment(experiment, said.model_dump(mode="json"), said.fingerprints())
 
 
 def rehearsed(said: RunFile) -> Experiment:
@@ -83,30 +84,30 @@ def rehearsed(said: RunFile) -> Experiment:
     return experiment
 
 
-def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+def start(said: RunFile, folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
     """Run an experiment into a new folder; its summary."""
     experiment = rehearsed(said)
     with RunWriter.create(folder, describe(said, experiment)) as writer:
         return _simulate(said, experiment, writer, None, report)
 
 
-def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
     """Continue an interrupted run to its end; a finished one is left alone."""
+    from adelfl.simulation.recording import MADE_BY, first_difference
+
     record = RunRecord.open(folder)
     if record.result is not None:
         return record.result
-    if record.about.get("clock") == "real":
+    if record.info.clock == "real":
         raise ConfigError(f"{folder}: this run was made on Flower; it goes on when its ServerApp is started again")
-    if record.about.get("made_by") == "simulate":
+    if record.info.made_by == MADE_BY:
         raise ConfigError(
             f"{folder}: this run was begun in Python; it goes on when simulate(experiment, record=...) is called again"
         )
-    said = _config_of(record.about, folder)
+    said = _config_of(record.info, folder)
     experiment = build_experiment(said)
-    now = json.loads(json.dumps(describe(said, experiment)))
-    for key, value in now.items():
-        if key not in ("versions", "config") and record.about.get(key) != value:
-            raise ConfigError(f"{folder}: its {key} would not be the same today; start this run over")
+    if changed := first_difference(record.info, describe(said, experiment), ("config",)):
+        raise ConfigError(f"{folder}: its {changed} would not be the same today; start this run over")
     try:
         writer, checkpoint = RunWriter.reopen(folder)
     except RunFinishedError:
@@ -115,10 +116,10 @@ def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None)
         return _simulate(said, experiment, writer, checkpoint, report)
 
 
-def _config_of(about: dict[str, Any], folder: Path) -> RunFile:
+def _config_of(info: RunInfo, folder: Path) -> RunFile:
     """What a run's run.json says; keys that adelfl has learned since then have their defaults."""
     try:
-        return RunFile.model_validate(about["config"])
+        return RunFile.model_validate(info.config)
     except ValidationError as trouble:
         raise ConfigError(f"{folder}: run.json, config.{first_mistake(RunFile, trouble)}") from None
 
@@ -128,13 +129,13 @@ def _simulate(
     experiment: Experiment,
     writer: RunWriter,
     checkpoint: Checkpoint | None,
-    report: Callable[[dict[str, Any]], None] | None,
-) -> dict[str, Any]:
+    report: Callable[[Row], None] | None,
+) -> RunResult:
     from adelfl.simulation import simulate
 
     try:
         if experiment.engine == "flower":
-            found: dict[str, Any] = _scale().simulate_on_flower(said, experiment, writer, checkpoint, report)
+            found: RunResult = _scale().simulate_on_flower(said, experiment, writer, checkpoint, report)
             return found
         return simulate(experiment, writer, checkpoint, report)
     except AdelError as trouble:
@@ -202,24 +203,24 @@ def default_folder(said: RunFile, root: Path) -> Path:
 
 def made_elsewhere(folder: Path) -> str | None:
     """A sentence, if a run was begun with other versions than today's: it may not be what it would be now."""
-    then, now = RunRecord.open(folder).about.get("versions"), versions()
-    if not isinstance(then, dict):
+    then, now = RunRecord.open(folder).info.versions, versions()
+    if not then:
         return f"it is not known what {folder} was begun with"
     changed = [f"{name} {then[name]} (now {now[name]})" for name in now if then.get(name, now[name]) != now[name]]
     return f"{folder} was begun with {', '.join(changed)}" if changed else None
 
 
-def run_job(job: Job, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+def run_job(job: Job, report: Callable[[Row], None] | None = None) -> RunResult:
     """Start a job, or continue it; one that is finished with the same configuration is not run again."""
     said = RunFile.model_validate_json(job.config)
     if job.fresh and (job.folder / "run.json").is_file():
         discard(job.folder)
     if not job.folder.exists():
         return start(said, job.folder, report)
-    about = RunRecord.open(job.folder).about
-    if _config_of(about, job.folder) != said:
+    info = RunRecord.open(job.folder).info
+    if _config_of(info, job.folder) != said:
         raise ConfigError(f"{job.folder}: holds a run of another configuration; choose another --out, or use --fresh")
-    if about.get("inputs") != said.fingerprints():
+    if info.inputs != said.fingerprints():
         raise ConfigError(f"{job.folder}: the files or code that its configuration names have changed; use --fresh")
     return resume(job.folder, report)
 
@@ -247,15 +248,15 @@ def _begin_worker(queue: Any) -> None:  # noqa: ANN401 - a manager's proxy
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _work(job: Job) -> dict[str, Any]:
-    def report(row: dict[str, Any]) -> None:
-        if row["accuracy"] is not None:
-            _queue.put((job, {"time": row["time"], "accuracy": row["accuracy"], "round": row["round"]}))
+def _work(job: Job) -> RunResult:
+    def report(row: Row) -> None:
+        if row.accuracy is not None:
+            _queue.put((job, Row(row.round, row.time, accuracy=row.accuracy)))
 
     return run_job(job, report)
 
 
-def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job, dict[str, Any] | AdelError]]:
+def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job, RunResult | AdelError]]:
     """Run jobs, several at a time; yields each with its summary, or with the error that ended it, as it ends."""
     if workers <= 1 or len(jobs) <= 1:
         for job in jobs:
@@ -271,7 +272,7 @@ def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job
         manager,
         ProcessPoolExecutor(min(workers, len(jobs)), context, _begin_worker, (queue := manager.Queue(),)) as pool,
     ):
-        pending: dict[Future[dict[str, Any]], Job] = {pool.submit(_work, job): job for job in jobs}
+        pending: dict[Future[RunResult], Job] = {pool.submit(_work, job): job for job in jobs}
         try:
             while pending:
                 done, _ = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)

@@ -19,11 +19,11 @@ from adelfl import errors, runner
 from adelfl.cli import app
 from adelfl.cli.runs import _title
 from adelfl.config.run import load_run
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
+from adelfl.records.summary import QUARTERS
 from adelfl.report.comparison import Contender, standard_error, untrained_note
 from adelfl.report.run import plot
 from adelfl.report.terminal import print_comparison, print_runs
-from adelfl.summary import QUARTERS
 from support.small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 REPO = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_tables_fit_the_screen_and_show_every_number(here, width):
     assert typed("compare", "--strategies=salf,salf[average_over=all]", "--seeds=2", "--out", "c", *small).code == 0
     records = [RunRecord.open(folder) for folder in sorted(Path("c").glob("*-seed*"))]
     words = ("salf", "salf[average_over=all]")
-    contenders = [Contender(w, records[2 * k].about["label"], records[2 * k : 2 * k + 2]) for k, w in enumerate(words)]
+    contenders = [Contender(w, records[2 * k].info.label, records[2 * k : 2 * k + 2]) for k, w in enumerate(words)]
     seen = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     print_comparison(contenders, seen)
     print_runs(records, here, seen)
@@ -659,7 +659,7 @@ def test_a_damaged_run_costs_nobody_else_anything(here):
 def test_a_removal_that_is_killed_leaves_a_run_or_none(here, monkeypatch):
     arguments = ("compare", "--strategies=salf", "--seeds=1", "--json", "--out", "c", *small)
     first = typed(*arguments)
-    monkeypatch.setattr("adelfl.record.shutil.rmtree", lambda folder: (folder / "run.json").unlink())  # and no further
+    monkeypatch.setattr("adelfl.records.writer.shutil.rmtree", lambda folder: (folder / "run.json").unlink())
     assert typed(*arguments, "--fresh").out == first.out
     monkeypatch.undo()
     monkeypatch.chdir(here)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from adelfl.records.schema import Row
 from support.dashboard_world import begin, finish, row
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -93,7 +94,7 @@ def test_what_is_written_appears_at_once(opened, runs):
     folder, writer = runs
     page = opened("#run=going")
     expect(page.locator("#accuracy")).to_have_text("14.0 %")
-    writer.append(row(5, 0.625), 0.01)
+    writer.append(Row.from_json(row(5, 0.625)), 0.01)
     expect(page.locator("#accuracy")).to_have_text("62.5 %")
     expect(page.locator("#devices-title")).to_have_text("Devices in round 5")
     expect(page.locator("#round-left")).to_have_text("closed")  # after its little animation
@@ -140,7 +141,7 @@ def test_rounds_are_turned_back_and_followed_again(opened, runs):
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#devices-title")).to_have_text("Devices in round 2")
-    runs[1].append(row(5, 0.5), 0.01)
+    runs[1].append(Row.from_json(row(5, 0.5)), 0.01)
     expect(page.locator("#accuracy")).to_have_text("50.0 %")
     expect(page.locator("#devices-title")).to_have_text("Devices in round 2")
     page.locator("#play").click()

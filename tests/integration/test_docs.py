@@ -61,7 +61,7 @@ def test_models_and_data_are_found_by_import_path_as_shown(workplace, monkeypatc
     (shown,) = [words for words in commands("docs/howto/model-and-data.md") if "data.factory=mine:make_data" in words]
     changes = [word for word in shown if word.startswith(("data.", "model."))]
     result = start(load_run(None, [*changes, "training.rounds=3"]), workplace / "runs" / "mine")
-    assert result["rounds"] == 3
+    assert result.rounds == 3
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

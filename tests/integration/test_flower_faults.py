@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "flower"))
 
 from deployment import Deployment
 
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ class Trial:
     def rounds(self):
         if not (self.record / "run.json").exists():
             return []
-        return [row for row in RunRecord(self.record).rounds if row["round"] > 0]
+        return [row for row in RunRecord(self.record).rounds if row.round > 0]
 
     def wait_for_round(self, number):
         until(lambda: len(self.rounds()) >= number or self.ended(), BUDGET)
@@ -61,7 +61,7 @@ class Trial:
         assert self.flower.status(self.run) == "finished:completed", self.log()
         result = json.loads(self.out.read_text())
         record = RunRecord.open(self.record)
-        rows = [[r["round"], r["depth"], r["abandoned"], r["rejected"]] for r in self.rounds()]
+        rows = [[r.round, r.depth, r.abandoned, r.rejected] for r in self.rounds()]
         print(json.dumps({"seconds": result["seconds"], "last": result["evaluations"][-1], "rows": rows}))
         assert record.result is not None
         return result, record
@@ -100,9 +100,9 @@ def test_nodes_are_killed_while_they_compute_upload_and_idle_and_the_run_goes_on
     killed = len(trial.rounds())
     result, record = trial.finish()
     assert in_time(result["seconds"])
-    after = [row for row in record.rounds if row["round"] > killed + 1]
+    after = [row for row in record.rounds if row.round > killed + 1]
     assert after, "no round was left after the last kill"
-    assert any(not row["abandoned"] for row in after)
+    assert any(not row.abandoned for row in after)
 
 
 def test_the_server_is_killed_in_a_round_and_goes_on_from_the_last_finished_one(trial):
@@ -112,11 +112,11 @@ def test_the_server_is_killed_in_a_round_and_goes_on_from_the_last_finished_one(
     before = trial.rounds()
     trial.begin()
     _, record = trial.finish()
-    rows = [row for row in record.rounds if row["round"] > 0]
+    rows = [row for row in record.rounds if row.round > 0]
     assert rows[: len(before)] == before
-    assert [row["round"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [row.round for row in rows] == list(range(1, len(rows) + 1))
     assert len(rows) > len(before)
-    assert in_time(record.result["time"])
+    assert in_time(record.result.time)
 
 
 def test_all_nodes_die_and_the_run_ends_by_itself(trial):
@@ -125,7 +125,7 @@ def test_all_nodes_die_and_the_run_ends_by_itself(trial):
         signal_group(process, signal.SIGKILL)
     result, record = trial.finish()
     assert in_time(result["seconds"])
-    assert record.rounds[-1]["abandoned"]
+    assert record.rounds[-1].abandoned
     assert "abandoned" in trial.log()
 
 
@@ -141,8 +141,8 @@ def test_a_node_is_cut_off_at_four_points_and_comes_back(trial):
     result, record = trial.finish()
     assert in_time(result["seconds"])
     (mine,) = re.findall(r"SuperNode ID: (\d+)", trial.flower.log("node0"))
-    after = [row for row in record.rounds if row["round"] > restored and mine in row["nodes"]]
-    assert any(row["depth"][row["nodes"].index(mine)] > 0 for row in after)
+    after = [row for row in record.rounds if row.round > restored and mine in row.nodes]
+    assert any(row.depth[row.nodes.index(mine)] > 0 for row in after)
 
 
 def processes(words):

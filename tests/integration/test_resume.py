@@ -36,7 +36,7 @@ main()
 # However quick the machine, there is time to end it.
 SLOWLY = """
 import time
-from adelfl.record import RunWriter
+from adelfl.records.writer import RunWriter
 plain = RunWriter.append
 def append(self, row, seconds):
     plain(self, row, seconds)
@@ -45,7 +45,7 @@ RunWriter.append = append
 """
 # However slow the machine is that watches it: it waits for what will end it.
 HELD = SLOWLY.replace(
-    "time.sleep(0.003)", 'if row["round"] == 200 and "drop" not in self.folder.name: self.flush(), time.sleep(600)'
+    "time.sleep(0.003)", 'if row.round == 200 and "drop" not in self.folder.name: self.flush(), time.sleep(600)'
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from adelfl.config.run import load_run
 from adelfl.errors import ConfigError
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
 from adelfl.runner import start
 
 CHANGES = ["fleet.devices=300", "training.rounds=3", "training.evaluations=3"]
@@ -21,7 +21,7 @@ def test_300_virtual_clients_give_the_simulators_model(tmp_path, monkeypatch):
     weights = []
     for engine in ("flower", "loop", "fused"):
         result = start(load_run(None, [*CHANGES, f"engine.name={engine}"]), tmp_path / engine)
-        assert result["engine"] == engine
+        assert result.engine == engine
         weights.append(RunRecord.open(tmp_path / engine).weights())
     for other in weights[1:]:
         for name, value in weights[0].items():

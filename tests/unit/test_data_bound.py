@@ -35,7 +35,7 @@ def rich_experiment(words="adel", *, knows=True, **others):
 
 
 def batches(memory) -> np.ndarray:
-    return np.array([row["batch"] for row in memory.rows if "batch" in row])
+    return np.array([row.batch for row in memory.rows if row.batch])
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -64,17 +64,17 @@ def test_time_is_charged_for_samples_that_exist():
 
     setting = setting_of(3, **RICH)
     asked = run(replace(rich_experiment("wait"), strategy=Few(setting)))
-    assert [r["time"] for r in cut.rows] == [r["time"] for r in asked.rows]
+    assert [r.time for r in cut.rows] == [r.time for r in asked.rows]
     assert same_bits(cut.weights, asked.weights)
     repeated = run(rich_experiment("wait", knows=False, oversample=True))
-    assert repeated.rows[1]["time"] > cut.rows[1]["time"]
+    assert repeated.rows[1].time > cut.rows[1].time
 
 
 @pytest.mark.parametrize("words", EVERY_STRATEGY)
 def test_runs_within_the_data_are_unchanged_to_the_bit(words):
     """Knowing the amounts of data changes nothing where no batch comes near them."""
     plain = experiment_of(words, depth=0.5)
-    most = max(max(row["batch"]) for row in run(plain).rows if "batch" in row)
+    most = max(max(row.batch) for row in run(plain).rows if row.batch)
     assert most <= plain.partition.sizes.min()
     name, options = EVERY_STRATEGY[words]
     told = replace(plain.strategy.problem, samples=plain.partition.sizes)
@@ -133,7 +133,7 @@ def test_knowing_the_data_gives_a_better_plan_than_cutting_batches_afterwards():
 def test_a_budget_of_1e12_seconds_runs():
     built = build_experiment(load_run(None, ["training.budget=1e12", "training.rounds=3", "fleet.devices=6"]))
     result = simulate(built)
-    assert result["rounds"] == 3
+    assert result.rounds == 3
     assert np.all(built.strategy.orders(0, np.arange(6)).batch == built.partition.sizes)
 
 

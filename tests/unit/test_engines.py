@@ -78,18 +78,16 @@ def test_the_same_seed_gives_the_same_run_whichever_engine_computes_it(strategy,
         gentle = {"rate": 0.0003, "depth": 0.95}
     setting = setting_of(len(experiment_of("wait", model).layers), fleet=FOUR, local_iterations=iterations, **gentle)
     plain, *others = (run(experiment_of(strategy, model, engine=e, setting=setting, **local)) for e in engines)
-    assert plain.result["rounds"] == (10 if strategy != "wait" else plain.result["rounds"]) > 0
+    assert plain.result.rounds == (10 if strategy != "wait" else plain.result.rounds) > 0
     for engine, other in zip(engines[1:], others, strict=True):
-        assert other.result["engine"] == engine
+        assert other.result.engine == engine
         assert furthest(plain.weights, other.weights) < 1e-5
         for one, two in zip(plain.rows[1:], other.rows[1:], strict=True):
-            assert all(one[key] == two[key] for key in ("batch", "depth", "contributors"))
-            for key in (
-                "time",
-                "deadline",
-            ):  # adel plans with gradients that it looks at, and they agree to three digits
-                assert one[key] == (two[key] if strategy != "adel" else pytest.approx(two[key], rel=1e-3))
-            assert (one["train_loss"] or 0.0) == pytest.approx(two["train_loss"] or 0.0, rel=1e-4)
+            assert (one.batch, one.depth, one.contributors) == (two.batch, two.depth, two.contributors)
+            # adel plans with gradients that it looks at, and they agree to three digits
+            times = [two.time, two.deadline]
+            assert [one.time, one.deadline] == (times if strategy != "adel" else pytest.approx(times, rel=1e-3))
+            assert (one.train_loss or 0.0) == pytest.approx(two.train_loss or 0.0, rel=1e-4)
 
 
 @pytest.mark.parametrize("strategy", EVERY_STRATEGY)
@@ -418,7 +416,7 @@ def test_engines_are_chosen_by_what_the_model_and_the_local_work_allow():
 def test_batch_norm_goes_to_the_loop_and_its_statistics_are_learned(strategy):
     model, layers = with_batch_norm()
     after = run(small_run(model, layers, dataset_of((2, 32, 32)), strategy, rounds=3, depth=0.9))
-    assert after.result["engine"] == "loop"
+    assert after.result.engine == "loop"
     for name, before in model.named_buffers():
         if name.endswith(("running_mean", "running_var")):
             assert not np.array_equal(before.numpy(), after.weights[name]), name
@@ -485,7 +483,7 @@ class Recurrent(nn.Module):
 def test_what_cannot_be_mapped_over_devices_or_only_slowly_is_left_to_the_loop(build):
     model, dataset = build(), dataset_of((1, 4, 4))
     layers = layers_of(model, dataset)
-    assert run(small_run(model, layers, dataset, rounds=2, local_iterations=2)).result["engine"] == "loop"
+    assert run(small_run(model, layers, dataset, rounds=2, local_iterations=2)).result.engine == "loop"
     if build is Branching:
         with pytest.raises(ConfigError, match="use 'loop'"):
             build_engine("stacked", model, layers, samples_of(dataset), LocalWork(), iterations=2)

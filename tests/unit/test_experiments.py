@@ -15,7 +15,7 @@ from adelfl.experiments.outcome import CHANCE, Difference, Outcome, Run, judge
 from adelfl.experiments.page import claims_table, closed, fill_page, gap_table, goals_table, map_gains, results_table
 from adelfl.experiments.regime import depth_by_seed, fit_regime
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
-from adelfl.record import RunRecord, find_runs
+from adelfl.records.reader import RunRecord, find_runs
 from adelfl.strategies import find_strategy
 from support.small_worlds import dataset_of, typed
 
@@ -130,8 +130,8 @@ def test_every_strategy_gets_the_same_effort_on_validation_data_only(tiny):
     assert all(sorted(rates) == sorted(2 * TINY.rates) for rates in tried.values())
     for record in find_runs(folder):
         tuning = record.folder.parent.name == "tuning"
-        assert (record.about["config"]["data"]["validation"] > 0) == tuning
-        assert (record.about["seed"] in (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1)) == tuning
+        assert (record.info.config["data"]["validation"] > 0) == tuning
+        assert (record.info.seed in (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1)) == tuning
 
 
 def test_the_rate_that_is_best_on_validation_data_is_run(tiny):
@@ -176,9 +176,9 @@ def test_strategies_meet_the_same_luck(tiny):
     for cell in TINY.cells:
         assert [run.seed for run in outcome.of(cell, "adel-paper")] == [3, 4]
         for seed in (3, 4):
-            about = [RunRecord(outcome.folders[cell.key, s, seed]).about for s in TINY.strategies]
-            for one, other in pairwise(about):
-                assert (one["budget"], one["constants"]) == (other["budget"], other["constants"])
+            infos = [RunRecord(outcome.folders[cell.key, s, seed]).info for s in TINY.strategies]
+            for one, other in pairwise(infos):
+                assert (one.budget, one.constants) == (other.budget, other.constants)
 
 
 def test_what_is_finished_is_not_run_again(tiny):

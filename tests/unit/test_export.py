@@ -15,7 +15,9 @@ import pytest
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.export.entry import Source
 from adelfl.export.logs import Logs, export_run, find_target
-from adelfl.record import RunRecord, RunWriter
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row, RunInfo, RunResult
+from adelfl.records.writer import RunWriter
 from support.small_worlds import SMALL, kept_bytes, sets, typed
 
 ABOUT = {
@@ -57,15 +59,15 @@ ROWS = [
         "contributors": [0, 0],
     },
 ]
-RESULT = {"final_accuracy": 0.5, "accuracy": {}, "depth": 0.25, "rounds": 2, "time": 3.0}
+RESULT = RunResult(0.5, {}, depth=0.25, rounds=2, time=3.0)
 LAYERS = ["contributors/1 dense[1]", "contributors/2 dense2"]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    with RunWriter.create(tmp_path / "run", ABOUT) as writer:
+    with RunWriter.create(tmp_path / "run", RunInfo.from_json(ABOUT)) as writer:
         for row in ROWS:
-            writer.append(row, 0.1)
+            writer.append(Row.from_json(row), 0.1)
         writer.finish(RESULT, {})
     return tmp_path / "run"
 
@@ -155,7 +157,7 @@ def mlflow(install, monkeypatch):
 
 def test_an_entry_has_the_rounds_numbers_and_no_others(folder):
     source = Source.of(RunRecord.open(folder))
-    before, first, second = map(source.entry, ROWS)
+    before, first, second = (source.entry(Row.from_json(row)) for row in ROWS)
     assert before.scalars == {"time": 0.0, "accuracy": 0.1, "loss": 2.0}
     assert before.spreads == before.quantiles == {}
     depth = (4 + 0 + 2) / 3 / (2 * 2)  # layers finished, of two layers in each of two local iterations
@@ -173,7 +175,7 @@ def test_an_entry_has_the_rounds_numbers_and_no_others(folder):
 
 
 def test_layers_sort_as_they_are(folder):
-    source = Source(folder, ABOUT | {"layers": [f"l{i}" for i in range(12)]})
+    source = Source(folder, RunInfo.from_json(ABOUT | {"layers": [f"l{i}" for i in range(12)]}))
     assert source.layers == sorted(source.layers)
 
 
@@ -238,12 +240,10 @@ def test_mlflow_goes_where_the_environment_says_and_uses_the_experiment_that_is_
 
 def test_mlflow_is_sent_no_more_at_once_than_it_takes(folder, mlflow):
     """1,000 metrics and 100 parameters are the most that a request may have."""
-    about = ABOUT | {
-        "config": {"training": {f"key{i}": i for i in range(250)}},
-        "layers": [f"l{i}" for i in range(1500)],
-    }
-    log = find_target("mlflow")(Source(folder, about))
-    log.add(Source(folder, about).entry(ROWS[1] | {"contributors": [1] * 1500}))
+    many = {"config": {"training": {f"key{i}": i for i in range(250)}}, "layers": [f"l{i}" for i in range(1500)]}
+    source = Source(folder, RunInfo.from_json(ABOUT | many))
+    log = find_target("mlflow")(source)
+    log.add(source.entry(Row.from_json(ROWS[1] | {"contributors": [1] * 1500})))
     log.close(None)
     assert sum(metrics for metrics, _ in mlflow.batches) > 1500
     assert max(metrics for metrics, _ in mlflow.batches) <= 1000
@@ -379,7 +379,7 @@ def test_several_logs_at_once(tmp_path, tensorboard, mlflow, monkeypatch):
     assert answer.code == 0, answer.err
     assert "warning" not in answer.err
     record = RunRecord.open("run")
-    assert [e.step for e in tensorboard.events] == [row["round"] for row in record.rounds]
+    assert [e.step for e in tensorboard.events] == [row.round for row in record.rounds]
     assert [value for _, _, value in mlflow.metrics["accuracy"]] == record.evaluations[1].tolist()
     assert mlflow.ended[1] == "FINISHED"
 
@@ -417,7 +417,7 @@ def test_a_logger_that_crashes_is_one_warning_and_the_run_goes_on(tmp_path, monk
 def test_a_run_that_breaks_closes_its_logs_without_a_result(folder, mlflow):
     (folder / "result.json").unlink()
     with Logs(["mlflow"], folder, pytest.fail) as logs:
-        logs.row(ROWS[0])
+        logs.row(Row.from_json(ROWS[0]))
     assert mlflow.ended[1] == "KILLED"
     assert "final_accuracy" not in mlflow.metrics
 
@@ -470,5 +470,5 @@ def test_a_live_run_is_read_by_tensorboard(tmp_path):
     found = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     found.Reload()
     record = RunRecord.open(tmp_path / "run")
-    assert [e.step for e in found.Scalars("deadline")] == [row["round"] for row in record.rounds[1:]]
+    assert [e.step for e in found.Scalars("deadline")] == [row.round for row in record.rounds[1:]]
     assert np.allclose([e.value for e in found.Scalars("accuracy")], record.evaluations[1])

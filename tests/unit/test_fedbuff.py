@@ -9,7 +9,7 @@ import torch
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Latency, Law
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
 from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation import engine, simulate
 from adelfl.strategies.actions import Arrivals, Merge, Merged, Started, Tasks, View
@@ -72,10 +72,10 @@ def rows_of(experiment, tmp_path):
 def test_devices_work_all_the_time_and_fast_ones_more_often(tmp_path):
     setting = setting_of(3, fleet=Fleet.of([40.0, 10.0], 0.0, [2, 2]), budget=200.0)
     rows = rows_of(experiment_of("fedbuff", setting=setting, options={"buffer": 2}), tmp_path)
-    times = [row["time"] for row in rows]
+    times = [row.time for row in rows]
     assert times == sorted(times)
     assert times[-1] <= 200.0
-    done = np.bincount([u for row in rows for u in row["devices"]], minlength=4)
+    done = np.bincount([u for row in rows for u in row.devices], minlength=4)
     # A step takes 3 exponential layers of mean 4/P: 0.3 s and 1.2 s.
     assert done[:2].sum() / done[2:].sum() == pytest.approx(4.0, rel=0.25)
 
@@ -100,7 +100,7 @@ def test_the_first_merge_of_a_buffer_of_all_is_the_mean_of_all():
 
 def test_no_time_for_a_first_merge_is_no_round():
     setting = replace(setting_of(3), budget=1e-9)
-    assert simulate(experiment_of("fedbuff", setting=setting, options={"buffer": 5}))["rounds"] == 0
+    assert simulate(experiment_of("fedbuff", setting=setting, options={"buffer": 5})).rounds == 0
 
 
 @pytest.mark.parametrize("step", ["sgd", "average", "adam"])
@@ -114,7 +114,7 @@ def test_an_interrupted_run_continues_to_the_same_bytes(tmp_path, monkeypatch, s
         pass
 
     def interrupt(row):
-        if row["round"] == 7:
+        if row.round == 7:
             raise Stop
 
     with pytest.raises(Stop):
@@ -131,5 +131,5 @@ def test_updates_start_from_the_weights_that_the_device_was_given(monkeypatch):
     for name in ("loop", "fused"):
         experiment = experiment_of("fedbuff", setting=setting, options={"buffer": 1}, engine=name)
         finals[name] = simulate(experiment)
-    assert finals["loop"]["rounds"] == finals["fused"]["rounds"] > 20
-    assert finals["loop"]["final_accuracy"] == pytest.approx(finals["fused"]["final_accuracy"], abs=0.05)
+    assert finals["loop"].rounds == finals["fused"].rounds > 20
+    assert finals["loop"].final_accuracy == pytest.approx(finals["fused"].final_accuracy, abs=0.05)

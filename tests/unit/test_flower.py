@@ -17,7 +17,6 @@ pytest.importorskip("flwr")
 
 from datetime import timedelta
 
-from adelfl.records.reader import RunRecord
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
 from rich.console import Console
@@ -30,6 +29,7 @@ from adelfl.flower.protocol import Report, Task
 from adelfl.flower.replies import Delivery, gradient_stats
 from adelfl.learning_rate import ConstantRate
 from adelfl.planner.beliefs import Beliefs, Timing
+from adelfl.records.reader import RunRecord
 from adelfl.report.terminal import print_run
 from adelfl.runner import resume
 from adelfl.strategies import find_strategy
@@ -489,7 +489,7 @@ def test_a_merged_model_that_is_not_finite_is_not_used():
                 )
             return reply
 
-    world, result = run({1: Huge(0.02, seed=1), 2: Huge(0.02, seed=2)}, rounds=4, method="salf", norm_limit=math.inf)
+    _, result = run({1: Huge(0.02, seed=1), 2: Huge(0.02, seed=2)}, rounds=4, method="salf", norm_limit=math.inf)
     assert all(np.isfinite(value).all() for value in weights_of(result.arrays).values())
     assert differ(weights_of(result.arrays), weights_of(arrays()))
     assert len(result.train_metrics_clientapp) < 4

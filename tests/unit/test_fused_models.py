@@ -232,4 +232,4 @@ def test_a_module_in_two_places_is_evaluated_with_the_weights_that_it_was_traine
     plain, other = (run(replace(experiment, engine=name)) for name in ("fused", engine))
     assert furthest(plain.weights, other.weights) < 1e-5
     for one, two in zip(plain.rows, other.rows, strict=True):
-        assert one["loss"] == pytest.approx(two["loss"], rel=1e-5)
+        assert one.loss == pytest.approx(two.loss, rel=1e-5)

@@ -207,7 +207,7 @@ def test_a_later_round_is_named():
 def test_a_device_may_take_forever():
     latency = spoiled("layer_times", put(np.inf))
     result = simulate(experiment_of("salf", setting=replace(setting_of(3), latency=latency)))
-    assert result["rounds"] == 10
+    assert result.rounds == 10
 
 
 def test_the_merge_corrects_with_the_probabilities_of_a_subclass_too():

@@ -30,7 +30,7 @@ def test_local_work_cannot_name_another_number_of_iterations():
 def test_three_iterations_are_trained_where_three_are_charged(engine):
     three = run(given_in_the_setting_only(3, engine=engine))
     one = run(given_in_the_setting_only(1, engine=engine))
-    assert max(max(row["depth"]) for row in three.rows if "depth" in row) > 3  # of three layers
+    assert max(max(row.depth) for row in three.rows if row.depth) > 3  # of three layers
     assert furthest(three.weights, one.weights) > 1e-3
     assert furthest(three.weights, run(given_in_the_setting_only(3, engine="loop")).weights) < 1e-5
 

@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_run_whatever_was_drawn_before(build, strat
     first = run(this)
     torch.rand(7)
     again = run(this)
-    assert first.result["engine"] == "loop"
+    assert first.result.engine == "loop"
     assert same_bits(first.weights, again.weights)
     assert first.rows == again.rows
     assert not same_bits(first.weights, run(replace(this, seed=2)).weights)
@@ -158,7 +158,7 @@ def test_a_factory_may_make_a_model_with_dropout_and_its_run_is_resumed_to_the_s
     start(said, tmp_path / "whole")
 
     def stop(row):
-        if row["round"] == 3:
+        if row.round == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -11,17 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adelfl import record as record_module
 from adelfl.atomic import RunBusyError, lock, write_json
 from adelfl.config.build import build_data
 from adelfl.config.run import load_run
 from adelfl.data import iid
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
-from adelfl.record import RunRecord, RunWriter, find_runs
+from adelfl.records import writer as writer_module
+from adelfl.records.reader import RunRecord, find_runs
+from adelfl.records.schema import Row
+from adelfl.records.writer import RunWriter
 from adelfl.report.run import plot
 from adelfl.runner import Job, made_elsewhere, resume, run_job, start
 from adelfl.schedule import Schedule
 from adelfl.simulation import engine as simulation
+from support.dashboard_world import info
 from support.small_worlds import everything_below, kept_bytes, typed
 
 SMALL = (
@@ -46,7 +49,7 @@ class Killed(BaseException):
 
 def kill_at(row):
     def report(reported):
-        if reported["round"] == row:
+        if reported.round == row:
             raise Killed
 
     return report
@@ -81,36 +84,31 @@ def checkpoints_at(monkeypatch):
 def test_rows_are_complete(tmp_path, changes):
     start(said("salf", *changes), tmp_path / "run")
     first, *rows = RunRecord.open(tmp_path / "run").rounds
-    assert first.keys() >= {"round", "time", "loss", "accuracy"}
+    assert first.to_json().keys() == {"round", "time", "loss", "accuracy"}
     assert len(rows) == 8
     U = 4 if changes else 6
     for t, row in enumerate(rows, start=1):
-        assert row.keys() == (KEYS | {"devices"} if changes else KEYS)
-        assert row["round"] == t
-        assert len(row["batch"]) == len(row["depth"]) == len(row.get("devices", row["batch"])) == U
-        assert len(row["contributors"]) == 2
-        for l, count in enumerate(row["contributors"], start=1):
-            assert count == sum(z >= 3 - l for z in row["depth"])
-        assert (row["train_loss"] is None) == (max(row["contributors"]) == 0)
-    assert rows[-1]["accuracy"] is not None
+        assert row.to_json().keys() == (KEYS | {"devices"} if changes else KEYS)
+        assert row.round == t
+        assert len(row.batch) == len(row.depth) == len(row.devices or row.batch) == U
+        assert len(row.contributors) == 2
+        for l, count in enumerate(row.contributors, start=1):
+            assert count == sum(z >= 3 - l for z in row.depth)
+        assert (row.train_loss is None) == (max(row.contributors) == 0)
+    assert rows[-1].accuracy is not None
 
 
 def test_a_run_says_how_it_came_about_and_its_schedule_can_be_used_again(tmp_path):
     file = said("adel-paper")
     start(file, tmp_path / "run")
-    about = RunRecord.open(tmp_path / "run").about
-    assert about["config"] == file.model_dump(mode="json")
-    assert (about["seed"], about["strategy"], about["devices"], about["layers"]) == (
-        0,
-        "adel-paper",
-        6,
-        ["dense1", "dense2"],
-    )
-    assert {"python", "adelfl", "numpy", "torch"} <= about["versions"].keys()
-    schedule = Schedule.from_dict(about["schedule"])
+    info = RunRecord.open(tmp_path / "run").info
+    assert info.config == file.model_dump(mode="json")
+    assert (info.seed, info.strategy, info.devices, info.layers) == (0, "adel-paper", 6, ["dense1", "dense2"])
+    assert {"python", "adelfl", "numpy", "torch"} <= info.versions.keys()
+    schedule = Schedule.from_dict(info.schedule)
     for row in RunRecord(tmp_path / "run").rounds[1:]:
-        assert row["batch"] == schedule.batch_sizes(row["round"] - 1).tolist()
-        assert row["deadline"] == pytest.approx(schedule.deadlines[row["round"] - 1], rel=1e-12)
+        assert row.batch == schedule.batch_sizes(row.round - 1).tolist()
+        assert row.deadline == pytest.approx(schedule.deadlines[row.round - 1], rel=1e-12)
 
 
 def test_a_finished_run_holds_its_model_its_result_and_no_checkpoint(tmp_path, every_round):
@@ -118,10 +116,10 @@ def test_a_finished_run_holds_its_model_its_result_and_no_checkpoint(tmp_path, e
     assert everything_below(tmp_path / "run") == FINISHED
     found = RunRecord.open(tmp_path / "run")
     assert found.result == result
-    assert result.keys() >= {"final_accuracy", "accuracy", "depth", "rounds", "time", "engine"}
+    assert list(result.to_json()) == ["final_accuracy", "accuracy", "depth", "rounds", "time", "engine"]
     assert found.weights()["dense1.linear.weight"].shape == (5, 64)
-    depths = [np.mean(row["depth"]) / 2 for row in found.rounds[1:]]
-    assert result["depth"] == pytest.approx(np.mean(depths))
+    depths = [np.mean(row.depth) / 2 for row in found.rounds[1:]]
+    assert result.depth == pytest.approx(np.mean(depths))
     assert found.wall_seconds > 0
 
 
@@ -150,7 +148,7 @@ def test_a_line_that_is_not_complete_yet_is_left_out(tmp_path):
     start(said(), tmp_path / "run")
     path = tmp_path / "run" / "rounds.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
-    assert [row["round"] for row in RunRecord(tmp_path / "run").rounds] == list(range(8))
+    assert [row.round for row in RunRecord(tmp_path / "run").rounds] == list(range(8))
 
 
 # -- interrupted and resumed
@@ -271,7 +269,7 @@ def test_a_run_may_be_interrupted_again_and_again(tmp_path, whole, checkpoints_a
 @pytest.mark.parametrize("name", ["model.safetensors", "result.json"])
 def test_a_run_killed_while_it_ends_ends_the_same(tmp_path, whole, every_round, monkeypatch, name):
     expected = whole("salf")
-    plain = record_module.os.replace
+    plain = writer_module.os.replace
 
     def fails(source, target):
         if str(target).endswith(name):
@@ -279,7 +277,7 @@ def test_a_run_killed_while_it_ends_ends_the_same(tmp_path, whole, every_round, 
         plain(source, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(record_module.os, "replace", fails)
+        patched.setattr(writer_module.os, "replace", fails)
         with pytest.raises(Killed):
             start(said(), tmp_path / "run")
     assert not (tmp_path / "run" / name).exists()
@@ -328,15 +326,15 @@ def test_resuming_a_finished_run_leaves_it_alone(tmp_path):
 
 def test_a_second_writer_is_refused_and_touches_nothing(tmp_path):
     folder = tmp_path / "run"
-    with RunWriter.create(folder, {}) as writer:
-        writer.append({"round": 0, "accuracy": 0.5}, 0.0)
+    with RunWriter.create(folder, info()) as writer:
+        writer.append(Row(0, 0.0, accuracy=0.5), 0.0)
         before = (folder / "rounds.jsonl").read_bytes()
         assert before
         with pytest.raises(RunBusyError, match="another process"):
             RunWriter.reopen(folder)
         assert (folder / "rounds.jsonl").read_bytes() == before
         with pytest.raises(ConfigError, match="exists already"):
-            RunWriter.create(folder, {})
+            RunWriter.create(folder, info())
     writer, checkpoint = RunWriter.reopen(folder)
     writer.close()
     assert checkpoint is None
@@ -347,7 +345,7 @@ def test_a_run_that_is_under_way_cannot_be_resumed(tmp_path):
     busy = []
 
     def report(row):
-        if row["round"] == 3:
+        if row.round == 3:
             with pytest.raises(RunBusyError):
                 resume(folder)
             busy.append(row)
@@ -387,7 +385,7 @@ def test_a_run_that_another_process_writes_is_not_thrown_away_for_a_fresh_one(tm
     busy = []
 
     def report(row):
-        if row["round"] == 3:
+        if row.round == 3:
             with pytest.raises(RunBusyError):
                 run_job(job)
             busy.append(row)
@@ -402,14 +400,14 @@ def test_a_crash_of_the_code_is_noted_with_its_traceback_and_the_run_can_go_on(t
     folder = tmp_path / "run"
 
     def crash(row):
-        if row["round"] == 3:
+        if row.round == 3:
             raise LookupError("a bug\nof two lines")
 
     with pytest.raises(AdelError, match=r"LookupError: a bug; test_record\.py, line \d+; failed\.json"):
         start(said(), folder, crash)
     record = RunRecord.open(folder)
     assert "a bug;" in record.failure
-    assert not record.broke_down
+    assert not record.diverged
     assert "in crash" in json.loads((folder / "failed.json").read_text())["traceback"]
     resume(folder)
     start(said(), tmp_path / "whole")
@@ -450,9 +448,9 @@ def test_a_folder_appears_with_its_run_json_or_not_at_all(tmp_path, monkeypatch,
         path.write_text("{")
         raise trouble
 
-    monkeypatch.setattr(record_module, "write_json", fails)
+    monkeypatch.setattr(writer_module, "write_json", fails)
     with pytest.raises(raised):
-        RunWriter.create(tmp_path / "runs" / "run", {})
+        RunWriter.create(tmp_path / "runs" / "run", info())
     assert everything_below(tmp_path) == ["runs"]
 
 
@@ -585,12 +583,11 @@ def test_a_run_with_a_corrupt_file_is_listed_as_unreadable(tmp_path, monkeypatch
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
-    keys = ("config", "seed", "strategy", "budget", "rounds", "layers", "devices")
     names = ("run.json", "result.json", "failed.json", "rounds.jsonl")
     for name in names:
         folder = tmp_path / name.replace(".", "-")
         folder.mkdir()
-        write_json(folder / "run.json", dict.fromkeys(keys, 1) | {"label": "x"})
+        write_json(folder / "run.json", info().to_json())
         (folder / name).unlink(missing_ok=True)
         os.mkfifo(folder / name)
     # In a process of its own, so that waiting for a pipe would end in an error and not go on for ever.
@@ -638,10 +635,10 @@ def test_a_frame_is_the_record(tmp_path):
     start(said(), tmp_path / "run")
     record = RunRecord.open(tmp_path / "run")
     frame = record.frame()
-    assert frame.index.tolist() == [row["round"] for row in record.rounds]
-    assert frame["time"].tolist() == [row["time"] for row in record.rounds]
+    assert frame.index.tolist() == [row.round for row in record.rounds]
+    assert frame["time"].tolist() == [row.time for row in record.rounds]
     assert frame["accuracy"].dropna().tolist() == record.evaluations[1].tolist()
-    assert frame["depth"][1] == record.rounds[1]["depth"]
+    assert frame["depth"][1] == record.rounds[1].depth
 
 
 def test_a_run_that_has_not_begun_is_an_empty_frame(tmp_path):

@@ -7,8 +7,7 @@ import pytest
 import adelfl as ad
 from adelfl.data import iid
 from adelfl.errors import ConfigError
-from adelfl.export.entry import Source
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
 from adelfl.report.groups import gather
 from adelfl.simulation import engine as simulation
 from adelfl.strategies import find_strategy
@@ -28,7 +27,7 @@ class Killed(BaseException):
 
 def kill_at(row):
     def report(reported):
-        if reported["round"] == row:
+        if reported.round == row:
             raise Killed
 
     return report
@@ -78,7 +77,7 @@ def test_what_reads_records_reads_it(tmp_path, monkeypatch):
     assert not gather([runs / "salf", runs / "drop"]).troubles
     assert "salf" in page.read_text(encoding="utf-8")
     ad.plot(runs / "salf")
-    assert RunRecord.open(runs / "salf").about["config"]["training"]["local_iterations"] == 1
+    assert RunRecord.open(runs / "salf").info.config["training"]["local_iterations"] == 1
 
 
 def test_the_dashboard_shows_it(tmp_path):
@@ -175,4 +174,4 @@ def test_what_ends_a_run_is_in_its_record_and_raised_as_it_is(tmp_path):
 
 def test_an_exporter_counts_its_steps(tmp_path):
     ad.simulate(experiment_of(local_iterations=2), record=tmp_path / "run")
-    assert Source.of(RunRecord.open(tmp_path / "run"))._steps == 6
+    assert RunRecord.open(tmp_path / "run").info.steps == 6

@@ -8,13 +8,12 @@ import torch
 
 pytest.importorskip("flwr")
 
-from adelfl.records.reader import RunRecord
-
 from adelfl.data.partition import Partition
 from adelfl.errors import AdelError
 from adelfl.fleet import Fleet
 from adelfl.flower import DeadlineStrategy
 from adelfl.flower.backend import OnFlower
+from adelfl.records.reader import RunRecord
 from adelfl.runtime.loop import Loop
 from adelfl.runtime.reactions import Reaction
 from adelfl.runtime.server_step import ServerStep
@@ -50,7 +49,7 @@ def strategy(world, method, folder=None, **more):
 
 @pytest.fixture(params=METHODS)
 def deployment(request, tmp_path, monkeypatch):
-    """A recorded run on Flower: its method, world, merges, result and record. One node is slow, and one never answers."""
+    """Run on Flower with a record; one node is slow, and one never answers."""
     merges = []
     compute = OnFlower._compute
 

@@ -16,14 +16,15 @@ from matplotlib.figure import Figure
 
 from adelfl.atomic import write_json
 from adelfl.errors import ConfigError
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row
+from adelfl.records.summary import QUARTERS, Summary
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.groups import MOST_GROUPS, gather
 from adelfl.report.html import write_report
 from adelfl.report.maps import MOST_CELLS, MOST_DEVICES, used_work
 from adelfl.report.style import SERIES, STRATEGY_COLOURS, figure, looks_of, save
 from adelfl.report.traces import read_trace
-from adelfl.summary import QUARTERS, Summary
 from support.small_worlds import everything_below, typed
 
 L = 3
@@ -78,8 +79,8 @@ def run_at(folder, strategy="salf", seed=0, *, rounds=6, devices=5, cohort=None,
     if end:
         summary = Summary(facts["budget"], L)
         for row in rows:
-            summary.add(row)
-        write_json(folder / "result.json", summary.result())
+            summary.add(Row.from_json(row))
+        write_json(folder / "result.json", summary.result().to_json())
     return folder
 
 
@@ -227,7 +228,7 @@ def test_configuration_seeds_versions_and_notes_are_said(compared, tmp_path):
 def test_coverage_is_contributors_over_those_asked(tmp_path):
     trace = read_trace(run_at(tmp_path / "a", devices=50, cohort=4))
     for share, row in zip(trace.coverage, RunRecord(tmp_path / "a").rounds[1:], strict=True):
-        assert share.tolist() == [count / 4 for count in row["contributors"]]
+        assert share.tolist() == [count / 4 for count in row.contributors]
 
 
 def test_who_contributed_is_blank_where_a_device_was_not_asked(tmp_path):

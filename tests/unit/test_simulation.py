@@ -20,13 +20,16 @@ from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
 from adelfl.learning_rate import ConstantRate
 from adelfl.planner import Problem
-from adelfl.record import RunRecord, RunWriter
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row
+from adelfl.records.summary import FINAL_MOMENTS, Summary
+from adelfl.records.writer import RunWriter
 from adelfl.simulation import TrainingError, simulate
 from adelfl.simulation.draws import draw_rows
 from adelfl.simulation.world import World
 from adelfl.strategies import Orders, find_strategy
-from adelfl.summary import FINAL_MOMENTS, Summary
 from adelfl.theory.participation import delivery, expected_depth
+from support.dashboard_world import info
 from support.small_worlds import (
     EVERY_STRATEGY,
     cohort_of,
@@ -66,16 +69,16 @@ def test_virtual_time_never_exceeds_the_budget(words, world, iterations, seed):
         assert words in ("adel", "adel-paper")
         reject()  # hypothesis complains if this is all that happens
     first, *rows = memory.rows
-    assert (first["round"], first["time"]) == (0, 0.0)
-    times = np.array([row["time"] for row in rows])
+    assert (first.round, first.time) == (0, 0.0)
+    times = np.array([row.time for row in rows])
     assert np.all(times <= budget * (1 + 1e-9))
-    assert np.allclose(np.cumsum([row["deadline"] for row in rows]), times, rtol=1e-12)
-    assert [row["round"] for row in rows] == list(range(1, len(rows) + 1))
+    assert np.allclose(np.cumsum([row.deadline for row in rows]), times, rtol=1e-12)
+    assert [row.round for row in rows] == list(range(1, len(rows) + 1))
     # Only waiting may leave rounds undone; a plan that fits is carried out to its end.
-    assert len(rows) == memory.result["rounds"] <= rounds
+    assert len(rows) == memory.result.rounds <= rounds
     assert words == "wait" or len(rows) == rounds
-    assert memory.result["time"] == (times[-1] if rows else 0.0)
-    assert 0.0 <= memory.result["depth"] <= 1.0
+    assert memory.result.time == (times[-1] if rows else 0.0)
+    assert 0.0 <= memory.result.depth <= 1.0
 
 
 def test_a_round_without_deadline_ends_with_its_slowest_device():
@@ -90,36 +93,36 @@ def test_a_round_without_deadline_ends_with_its_slowest_device():
 
 def test_accuracy_is_measured_evenly_over_the_budget_at_its_quarters_and_in_its_last_tenth():
     memory = run(experiment_of("salf", rounds=24, evaluations=6))
-    measured = [row["round"] for row in memory.rows if row["accuracy"] is not None]
+    measured = [row.round for row in memory.rows if row.accuracy is not None]
     assert measured == sorted({0, 4, 8, 12, 16, 20, 24} | {6, 12, 18, 24} | {22, 23, 24})
-    assert memory.result["accuracy"]["50%"] == memory.rows[12]["accuracy"]
-    assert memory.result["accuracy"]["100%"] == memory.rows[24]["accuracy"]
+    assert memory.result.accuracy["50%"] == memory.rows[12].accuracy
+    assert memory.result.accuracy["100%"] == memory.rows[24].accuracy
     for row in memory.rows:
-        assert (row["loss"] is None) == (row["accuracy"] is None)
+        assert (row.loss is None) == (row.accuracy is None)
 
 
 def test_the_final_accuracy_is_the_mean_of_what_was_known_at_the_last_moments():
     memory = run(experiment_of("salf", rounds=50, evaluations=50))
-    known = [memory.rows[round(50 * share)]["accuracy"] for share in FINAL_MOMENTS]
-    assert memory.result["final_accuracy"] == pytest.approx(np.mean(known))
+    known = [memory.rows[round(50 * share)].accuracy for share in FINAL_MOMENTS]
+    assert memory.result.final_accuracy == pytest.approx(np.mean(known))
 
 
 @pytest.mark.parametrize("name", EVERY_STRATEGY)
 @pytest.mark.parametrize("evaluations", [1, 7])
 def test_a_summary_does_not_depend_on_how_often_accuracy_was_measured(name, evaluations):
     always = run(experiment_of(name, rounds=40, evaluations=20_000))
-    assert all(row["accuracy"] is not None for row in always.rows)
+    assert all(row.accuracy is not None for row in always.rows)
     seldom = run(experiment_of(name, rounds=40, evaluations=evaluations))
-    assert name == "wait" or sum(row["accuracy"] is not None for row in seldom.rows) < 20
+    assert name == "wait" or sum(row.accuracy is not None for row in seldom.rows) < 20
     assert seldom.result == always.result
 
 
 def test_before_the_first_evaluation_nothing_is_known():
     summary = Summary(100.0, 3)
     for t, accuracy in ((10, None), (40, None), (60, 0.5), (100, 0.7)):
-        summary.add({"round": t, "time": float(t), "accuracy": accuracy, "depth": [3]})
-    assert summary.result()["accuracy"] == {"25%": None, "50%": None, "75%": 0.5, "100%": 0.7}
-    assert summary.result()["final_accuracy"] == pytest.approx((4 * 0.5 + 0.7) / 5)
+        summary.add(Row(t, float(t), accuracy=accuracy, depth=[3]))
+    assert summary.result().accuracy == {"25%": None, "50%": None, "75%": 0.5, "100%": 0.7}
+    assert summary.result().final_accuracy == pytest.approx((4 * 0.5 + 0.7) / 5)
 
 
 # -- luck
@@ -146,8 +149,8 @@ def test_all_strategies_meet_the_same_device_times_and_the_same_cohorts():
         experiment = replace(experiment, world=World(setting.fleet, experiment.seed, setting.budget, spy))
         rows = run(experiment).rows[1:]
         times[words] = spy.unit
-        cohorts[words] = [row["devices"] for row in rows]
-        batches[words] = [row["batch"] for row in rows]
+        cohorts[words] = [row.devices for row in rows]
+        batches[words] = [row.batch for row in rows]
     for words in EVERY_STRATEGY:
         done = len(cohorts[words])
         assert done == 8 or words == "wait"
@@ -160,7 +163,7 @@ def test_the_same_strategy_on_another_seed_meets_other_luck():
     one, again, other = (run(experiment_of("salf", seed=seed)) for seed in (1, 1, 2))
     assert same_bits(one.weights, again.weights)
     assert one.rows == again.rows
-    assert [row["depth"] for row in one.rows[1:]] != [row["depth"] for row in other.rows[1:]]
+    assert [row.depth for row in one.rows[1:]] != [row.depth for row in other.rows[1:]]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -297,7 +300,7 @@ def test_another_latency_model_brings_its_own_chances():
     assert np.array_equal(A, progress.delivered / np.maximum(K, 1))
     setting = replace(setting, latency=Steady())
     memory = run(experiment_of("salf", setting=setting))
-    assert all(row["depth"] == progress.z.tolist() for row in memory.rows[1:])
+    assert all(row.depth == progress.z.tolist() for row in memory.rows[1:])
 
 
 class Aged(Steady):
@@ -370,8 +373,8 @@ def test_a_cohort_of_30_out_of_100_000_devices_runs_and_the_plan_covers_the_flee
     setting = setting_of(3, fleet=fleet, cohort=30, rounds=5, depth=0.4)
     experiment = experiment_of(strategy, setting=setting)
     memory = run(experiment)
-    assert memory.result["rounds"] == 5
-    seen = [row["devices"] for row in memory.rows[1:]]
+    assert memory.result.rounds == 5
+    seen = [row.devices for row in memory.rows[1:]]
     assert all(len(set(devices)) == 30 for devices in seen)
     assert max(map(max, seen)) > 50_000
     if strategy != "salf":
@@ -380,8 +383,8 @@ def test_a_cohort_of_30_out_of_100_000_devices_runs_and_the_plan_covers_the_flee
         assert schedule.cohort == 30
         assert schedule.batch_sizes(0).shape == (100_000,)
         for row in memory.rows[1:] if strategy == "adel-paper" else memory.rows[1:2]:
-            planned = schedule.batch_sizes(row["round"] - 1)[row["devices"]]
-            assert row["batch"] == np.minimum(planned, experiment.partition.sizes[row["devices"]]).tolist()
+            planned = schedule.batch_sizes(row.round - 1)[row.devices]
+            assert row.batch == np.minimum(planned, experiment.partition.sizes[row.devices]).tolist()
 
 
 # -- Algorithm 1 by hand
@@ -395,7 +398,7 @@ def test_partial_iterations_follow_the_rule_of_the_specification(momentum):
     setting = setting_of(L, local_iterations=E, depth=0.08, rounds=5)
     experiment = experiment_of("salf", setting=setting, weight_decay=decay, momentum=momentum)
     memory = run(experiment)
-    depths = np.array([row["depth"] for row in memory.rows[1:]])
+    depths = np.array([row.depth for row in memory.rows[1:]])
     assert ((depths > 0) & (depths < E * L) & (depths % L != 0)).any()
 
     data = experiment.dataset
@@ -454,15 +457,15 @@ def test_partial_iterations_follow_the_rule_of_the_specification(momentum):
 def test_training_that_breaks_down_is_one_sentence_and_finished_rows_stay(strategy, engine, tmp_path):
     experiment = experiment_of(strategy, engine=engine, rate=1e18, depth=0.95, rounds=12, evaluations=1)
     folder = tmp_path / "run"
-    with RunWriter.create(folder, {}) as writer, pytest.raises(TrainingError) as trouble:
+    with RunWriter.create(folder, info()) as writer, pytest.raises(TrainingError) as trouble:
         simulate(experiment, writer)
     sentence = str(trouble.value)
     assert "lower the learning rate" in sentence
     assert "\n" not in sentence
     rows = RunRecord(folder).rounds
-    assert [row["round"] for row in rows] == list(range(len(rows)))
-    assert rows[0]["accuracy"] is not None
-    assert all(row["train_loss"] is None or np.isfinite(row["train_loss"]) for row in rows[1:])
+    assert [row.round for row in rows] == list(range(len(rows)))
+    assert rows[0].accuracy is not None
+    assert all(row.train_loss is None or np.isfinite(row.train_loss) for row in rows[1:])
     assert not (folder / "result.json").exists()
     assert not (folder / "model.safetensors").exists()
     # Rows are JSON that others can read: there is no NaN in JSON.
@@ -487,8 +490,8 @@ def test_a_partition_of_another_data_set_is_refused():
 def test_every_row_is_reported_as_it_is_kept():
     seen = []
     result = simulate(experiment_of("salf"), report=seen.append)
-    assert [row["round"] for row in seen] == list(range(11))
-    assert result["rounds"] == 10
+    assert [row.round for row in seen] == list(range(11))
+    assert result.rounds == 10
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.3])
@@ -514,5 +517,5 @@ def test_every_round_completes_when_devices_drop_out(strategy):
     changes = ["fleet.dropout=0.3", "training.rounds=20", "training.depth=0.9", f"strategy.name={strategy}"]
     said = load_run(None, changes)
     result = simulate(build_experiment(said))
-    assert result["rounds"] == 20 or strategy == "wait"
-    assert np.isfinite(result["final_accuracy"])
+    assert result.rounds == 20 or strategy == "wait"
+    assert np.isfinite(result.final_accuracy)

@@ -15,6 +15,7 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
 from adelfl.planner.population import Population
+from adelfl.records.reader import RunRecord
 from adelfl.schedule import Schedule
 from adelfl.simulation.draws import draw_rows
 from adelfl.strategies import BUILT_IN, Progress, Strategy, adel, find_strategy, strategy_names
@@ -100,7 +101,7 @@ def test_infinite_deadline_recovers_fedavg_to_the_bit(strategy, iterations):
     options = {"schedule": schedule_of(setting)} if strategy.startswith("adel") else {}
     fedavg = run(experiment_of("wait", setting=setting))
     other = run(experiment_of(strategy, setting=setting, options=options))
-    assert fedavg.result["rounds"] == other.result["rounds"] == 10
+    assert fedavg.result.rounds == other.result.rounds == 10
     assert same_bits(fedavg.weights, other.weights)
 
 
@@ -114,7 +115,7 @@ def test_adel_with_a_uniform_schedule_is_salf(name, iterations, options):
     given = {"schedule": schedule_of(setting), **merge, **options}
     adel = run(experiment_of(name, setting=setting, options=given))
     assert same_bits(salf.weights, adel.weights)
-    assert [row["depth"] for row in salf.rows[1:]] == [row["depth"] for row in adel.rows[1:]]
+    assert [row.depth for row in salf.rows[1:]] == [row.depth for row in adel.rows[1:]]
     if name == "adel-paper":  # adel also closes a round early when all have delivered everything
         assert salf.rows == adel.rows
         assert salf.result == adel.result
@@ -390,7 +391,7 @@ def test_a_given_schedule_decides_how_many_rounds_there_are(name, rounds):
     strategy = find_strategy(name)(setting, schedule=given)
     assert strategy.rounds == strategy.learning_rates.size == rounds
     memory = run(replace(experiment_of("salf", setting=setting), strategy=strategy))
-    assert memory.result["rounds"] == rounds
+    assert memory.result.rounds == rounds
 
 
 @quick
@@ -429,19 +430,19 @@ def test_heterofl_counts_finished_submodels_only():
 
 def test_wait_stops_before_the_budget_is_spent():
     memory = run(experiment_of("wait", depth=0.9, rounds=40))
-    done = memory.result["rounds"]
+    done = memory.result.rounds
     assert 0 < done < 40
     setting = experiment_of("wait", depth=0.9, rounds=40).strategy.problem
-    assert memory.rows[-1]["time"] <= setting.budget
+    assert memory.rows[-1].time <= setting.budget
     everybody = np.arange(setting.devices)
     _, next_round = draw_progress(setting, Exponential(), 1, done, everybody, Wait(setting).orders(done, everybody))
-    assert memory.rows[-1]["time"] + next_round > setting.budget
+    assert memory.rows[-1].time + next_round > setting.budget
 
 
 def test_wait_in_a_budget_shorter_than_its_first_round_keeps_the_initial_model():
     experiment = experiment_of("wait", budget=1e-6)
     memory = run(experiment)
-    assert (memory.result["rounds"], memory.result["time"]) == (0, 0.0)
+    assert (memory.result.rounds, memory.result.time) == (0, 0.0)
     assert same_bits(memory.weights, {k: w.numpy() for k, w in experiment.model.state_dict().items()})
 
 
@@ -451,7 +452,7 @@ def test_the_oracle_delivers_everything_whatever_the_speed():
     assert np.all(A == 1 / 5)
     assert not progress.finished.any()  # the strategy does not overrule physics
     rows = run(experiment_of("oracle", setting=setting)).rows
-    assert all(row["depth"] == [3] * 5 for row in rows[1:])  # its world does
+    assert all(row.depth == [3] * 5 for row in rows[1:])  # its world does
 
 
 def test_options_that_are_not_known_are_refused():
@@ -527,8 +528,8 @@ def test_a_strategy_from_outside_runs_by_its_import_path(tmp_path, monkeypatch):
     assert list(json.loads(said.out)) == [word, "drop"]
     records = sorted(path.name for path in out.iterdir() if path.is_dir())
     assert records == ["drop-seed0", "outside_strategy_Fastest_most=3-seed0"]
-    rows = [json.loads(line) for line in (out / records[1] / "rounds.jsonl").read_text().splitlines()]
-    assert max(row["contributors"][0] for row in rows[1:]) == 3
+    rows = RunRecord(out / records[1]).rounds
+    assert max(row.contributors[0] for row in rows[1:]) == 3
 
 
 # -- options of a user's own strategy

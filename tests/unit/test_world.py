@@ -103,9 +103,9 @@ def test_a_run_with_other_laws_keeps_its_budget_and_learns():
     changes = ["training.rounds=10", "training.depth=0.5", "fleet.upload=0.05", "latency.law=lognormal"]
     changes += ["latency.forward=0.5", "latency.upload_law=gamma", "latency.costs=[3.0,1.0,1.0]", "fleet.drift=0.5"]
     memory = run(build_experiment(load_run(None, changes)))
-    assert memory.result["rounds"] == 10
-    assert memory.rows[-1]["time"] <= build_experiment(load_run(None, changes)).strategy.problem.budget * (1 + 1e-9)
-    assert memory.result["final_accuracy"] > 0.15
+    assert memory.result.rounds == 10
+    assert memory.rows[-1].time <= build_experiment(load_run(None, changes)).strategy.problem.budget * (1 + 1e-9)
+    assert memory.result.final_accuracy > 0.15
 
 
 # -- early close
@@ -138,8 +138,8 @@ def test_a_round_ends_when_everybody_has_delivered_everything_if_that_is_wanted(
 def test_time_that_is_saved_goes_to_the_rounds_to_come(replan):
     setting = replace(setting_of(3, depth=0.9, rounds=12), latency=Steady())
     memory = run(experiment_of("adel", setting=setting, options={"replan": replan}))
-    assert memory.result["rounds"] == 12
-    T = np.array([row["deadline"] for row in memory.rows[1:]])
+    assert memory.result.rounds == 12
+    T = np.array([row.deadline for row in memory.rows[1:]])
     strategy = find_strategy("adel")(setting, replan=replan)
     assert T[0] < strategy.schedule.deadlines[0]  # closed early
     assert T.sum() <= setting.budget * (1 + 1e-9)
@@ -165,9 +165,9 @@ def test_adel_follows_devices_that_are_not_as_believed():
     slower = replace(setting.fleet, compute=setting.fleet.compute / 2)
     experiment = experiment_of("adel", setting=setting)
     changes = {"world": World(slower, experiment.seed, setting.budget), "oversample": True}
-    learned = run(replace(experiment, **changes)).rows[-1]["batch"]
+    learned = run(replace(experiment, **changes)).rows[-1].batch
     stubborn = run(replace(experiment_of("adel", setting=setting, options={"replan": False}), **changes)).rows
-    assert sum(learned) < 0.8 * sum(stubborn[-1]["batch"])
+    assert sum(learned) < 0.8 * sum(stubborn[-1].batch)
 
 
 def test_the_number_of_rounds_can_be_chosen():
@@ -177,18 +177,18 @@ def test_the_number_of_rounds_can_be_chosen():
     assert strategy.schedule.rounds == strategy.rounds
     assert "chosen rounds" in strategy.label
     memory = run(experiment_of("adel", setting=setting, options={"rounds": "auto", "max_rounds": 50}))
-    assert memory.result["rounds"] == strategy.rounds
-    assert memory.rows[-1]["time"] == pytest.approx(setting.budget)
+    assert memory.result.rounds == strategy.rounds
+    assert memory.rows[-1].time == pytest.approx(setting.budget)
 
 
 def test_gradients_are_looked_at_ten_times_and_written_down():
     memory = run(experiment_of("adel", depth=0.6, rounds=40))
-    looked = [row["round"] for row in memory.rows if "gradients" in row]
+    looked = [row.round for row in memory.rows if row.gradients is not None]
     assert looked == [4, 8, 12, 16, 20, 24, 28, 32, 36]
-    seen = next(row for row in memory.rows if "gradients" in row)["gradients"]
+    seen = next(row for row in memory.rows if row.gradients is not None).gradients
     assert set(seen) == {"sigma2", "zeta2", "norm2", "curvature"}
     assert all(len(values) == 3 for values in seen.values())
-    assert not any("gradients" in row for row in run(experiment_of("salf", depth=0.6, rounds=40)).rows)
+    assert not any(row.gradients for row in run(experiment_of("salf", depth=0.6, rounds=40)).rows)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row, RunResult
 
 if TYPE_CHECKING:
     from adelfl.runner import Job
@@ -61,12 +62,12 @@ class RunDisplay(_Display):
         """Whether there is a folder of the run."""
         return (Path(self.folder) / "run.json").is_file()
 
-    def row(self, row: dict[str, Any]) -> None:
+    def row(self, row: Row) -> None:
         """Show a round."""
-        if row["round"] == 0 or self.bars.tasks[0].total is None:
-            self.bars.update(self.task, total=RunRecord.open(self.folder).about["rounds"])
-        if row["accuracy"] is not None:
-            self.bars.update(self.task, completed=row["round"], note=f"accuracy {row['accuracy']:.1%}")
+        if row.round == 0 or self.bars.tasks[0].total is None:
+            self.bars.update(self.task, total=RunRecord.open(self.folder).info.rounds)
+        if row.accuracy is not None:
+            self.bars.update(self.task, completed=row.round, note=f"accuracy {row.accuracy:.1%}")
 
 
 class CompareDisplay(_Display):
@@ -79,19 +80,20 @@ class CompareDisplay(_Display):
         self.accuracy: dict[Job, float] = {}
         self.budget: dict[Job, float] = {}
 
-    def row(self, job: Job, row: dict[str, Any]) -> None:
+    def row(self, job: Job, row: Row) -> None:
         """Show a row of a run that is under way."""
-        if row["accuracy"] is None:
+        if row.accuracy is None:
             return
         if job not in self.budget:
-            self.budget[job] = RunRecord.open(job.folder).about["budget"]
-        self._update(job, min(0.999, row["time"] / self.budget[job]), row["accuracy"])
+            self.budget[job] = RunRecord.open(job.folder).info.budget
+        self._update(job, min(0.999, row.time / self.budget[job]), row.accuracy)
 
-    def done(self, job: Job, result: dict[str, Any]) -> None:
+    def done(self, job: Job, result: RunResult) -> None:
         """Show that a run ended."""
-        self._update(job, 1.0, result["final_accuracy"])
+        accuracy = result.final_accuracy or 0.0
+        self._update(job, 1.0, accuracy)
         if not self.console.is_terminal:
-            self.console.print(f"{job.strategy} seed {job.seed}: {result['final_accuracy']:.1%}", highlight=False)
+            self.console.print(f"{job.strategy} seed {job.seed}: {accuracy:.1%}", highlight=False)
 
     def _update(self, job: Job, share: float, accuracy: float) -> None:
         self.share[job], self.accuracy[job] = share, accuracy
@@ -115,10 +117,10 @@ class StudyDisplay(_Display):
         self.task = self.bars.add_task(f"{self.name} {name}", total=float(runs), note="")
         self.ended, self.total, self.stage_name = 0, runs, name
 
-    def row(self, job: Job, row: dict[str, Any]) -> None:
+    def row(self, job: Job, row: Row) -> None:
         """Show which run is under way."""
-        if row["accuracy"] is not None:
-            self.bars.update(self.task, note=f"{self._what(job)} {row['accuracy']:.1%}")
+        if row.accuracy is not None:
+            self.bars.update(self.task, note=f"{self._what(job)} {row.accuracy:.1%}")
 
     def done(self, job: Job, accuracy: float) -> None:
         """Show that a run ended."""

@@ -27,7 +27,7 @@ def export(
     """Export runs that are recorded: event files of TensorBoard, a run of MLflow, or a CSV file."""
     from adelfl.errors import AdelError
     from adelfl.export.logs import export_run, find_target
-    from adelfl.record import run_folders
+    from adelfl.records.reader import run_folders
 
     find_target(to.value)
     folders, empty = run_folders(runs)

@@ -14,6 +14,7 @@ from adelfl.cli.export import Targets, warn
 from adelfl.errors import AdelError, ConfigError
 
 if TYPE_CHECKING:
+    from adelfl.records.schema import Row, RunResult
     from adelfl.report.comparison import Contender
     from adelfl.runner import Job
 
@@ -59,7 +60,7 @@ def run(
     build_data(said)  # before the display opens: decoding has a bar of its own
     with RunDisplay(str(folder)) as display, Logs([target.value for target in log or ()], folder, warn) as logs:
 
-        def report(row: dict[str, Any]) -> None:
+        def report(row: Row) -> None:
             display.row(row)
             logs.row(row)
 
@@ -72,7 +73,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an
     """Continue an interrupted run; it ends as if it had never been interrupted."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from adelfl.cli.display import RunDisplay
-    from adelfl.record import RunRecord
+    from adelfl.records.reader import RunRecord
     from adelfl.runner import made_elsewhere
     from adelfl.runner import resume as go_on
 
@@ -164,7 +165,7 @@ def _print_comparison(contenders: list[Contender], as_json: bool) -> None:
     from adelfl.report.terminal import print_comparison
 
     print_comparison(contenders)
-    for note in dict.fromkeys(note for c in contenders for r in c.records for note in r.about.get("notes", ())):
+    for note in dict.fromkeys(note for c in contenders for r in c.records for note in r.info.notes):
         typer.echo(f"note: {note}", err=True)
 
 
@@ -172,7 +173,7 @@ def list_runs(
     root: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where runs are.")] = Path("runs"),
 ) -> None:
     """List the runs below a folder."""
-    from adelfl.record import find_runs
+    from adelfl.records.reader import find_runs
     from adelfl.report.terminal import print_runs
 
     if root != Path("runs") and not root.is_dir():
@@ -182,13 +183,10 @@ def list_runs(
 
 def show(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]) -> None:
     """Show what happened in a run."""
-    from adelfl.record import RunRecord
+    from adelfl.records.reader import RunRecord
     from adelfl.report.terminal import print_run
 
-    try:
-        print_run(RunRecord.open(run))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as trouble:
-        raise ConfigError(f"{run}: its record is damaged ({type(trouble).__name__}: {trouble})") from None
+    print_run(RunRecord.open(run))
 
 
 def _free(folder: Path) -> Path:
@@ -199,14 +197,14 @@ def _free(folder: Path) -> Path:
     return found
 
 
-def _say_result(folder: Path, result: dict[str, Any]) -> None:
-    from adelfl.record import RunRecord
+def _say_result(folder: Path, result: RunResult) -> None:
+    from adelfl.records.reader import RunRecord
 
-    for note in RunRecord.open(folder).about.get("notes", ()):
+    for note in RunRecord.open(folder).info.notes:
         typer.echo(f"note: {note}", err=True)
     typer.echo(
-        f"{folder}: accuracy {result['final_accuracy']:.1%} after {result['rounds']} rounds "
-        f"and {result['time']:.4g} virtual seconds (engine {result['engine']})"
+        f"{folder}: accuracy {result.final_accuracy:.1%} after {result.rounds} rounds "
+        f"and {result.time:.4g} virtual seconds (engine {result.engine})"
     )
 
 
@@ -223,11 +221,11 @@ def _say_untrained(said: Any, contenders: list[Contender]) -> None:  # noqa: ANN
 
 
 def _contenders_of(folder: Path) -> list[Contender]:
-    from adelfl.record import RunRecord
+    from adelfl.records.reader import RunRecord
     from adelfl.report.comparison import Contender
 
     record = RunRecord.open(folder)
-    return [Contender(record.about["strategy"], record.about["label"], [record])]
+    return [Contender(record.info.strategy, record.info.label, [record])]
 
 
 def _check(todo: list[Job]) -> None:
@@ -257,23 +255,23 @@ def _say_versions(todo: list[Job]) -> None:
 
 
 def _contenders(words: list[str], todo: list[Job]) -> list[Contender]:
-    from adelfl.record import RunRecord
+    from adelfl.records.reader import RunRecord
     from adelfl.report.comparison import Contender
 
     found = []
     for word in words:
         records = [RunRecord.open(job.folder) for job in todo if job.strategy == word]
         if records:
-            found.append(Contender(word, records[0].about["label"], records))
+            found.append(Contender(word, records[0].info.label, records))
     return found
 
 
 def _title(said: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - RunFile
-    t, about = said.training, contenders[0].records[0].about
+    t, info = said.training, contenders[0].records[0].info
     paper = not said.latency.model_fields_set and said.fleet.latency is None  # the law that depth is defined by
-    time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth and paper else f"{about['budget']:.4g} s"
-    who = f"{t.cohort} of {about['devices']} devices a round" if t.cohort else f"{about['devices']} devices"
-    return f"{about['data']}, {said.model.factory or said.model.name}, {who}, {t.rounds} rounds, {time}"
+    time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth and paper else f"{info.budget:.4g} s"
+    who = f"{t.cohort} of {info.devices} devices a round" if t.cohort else f"{info.devices} devices"
+    return f"{info.data}, {said.model.factory or said.model.name}, {who}, {t.rounds} rounds, {time}"
 
 
 def partition(

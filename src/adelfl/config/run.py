@@ -31,8 +31,8 @@ from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import LawName
 from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_RUN_BUDGET
 from adelfl.plugins import import_object
+from adelfl.records.summary import MAX_EVALUATIONS
 from adelfl.runtime.server_step import ServerStepName
-from adelfl.summary import MAX_EVALUATIONS
 
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
 

@@ -13,13 +13,12 @@ from typing import Any
 from adelfl.activity import RECENT as _RECENT
 from adelfl.activity import activity, locked_inodes, patience_for
 from adelfl.clock import monotonic, wall_seconds
-from adelfl.dashboard.files import CorruptRunError, as_count, as_number, as_text, as_texts, read_json
-from adelfl.dashboard.rows import Row, Tail, last_rows
+from adelfl.dashboard.files import CorruptRunError, finite, read_json, short
+from adelfl.dashboard.rows import Tail, last_rows
+from adelfl.records.schema import RunInfo, RunResult, read_failure
 
 Card = dict[str, Any]
 
-_ABOUT = frozenset({"config", "seed", "strategy", "label", "budget", "rounds", "layers", "devices"})
-_RESULT = frozenset({"final_accuracy", "rounds", "time"})
 _FILES = ("run.json", "rounds.jsonl", "result.json", "failed.json")
 _DEEPEST = 8  # folders below the first
 _TAILS = 32  # runs whose rows are kept in memory
@@ -112,8 +111,8 @@ class RunIndex:
     def _with_state(self, known: _Known, locked: set[int], now: float) -> Card:
         card = known.card
         tail = self._tails.get(card["name"])
-        if tail is not None and tail.trouble is not None:
-            return card | {"state": "corrupt", "why": tail.trouble}
+        if tail is not None and tail.error is not None:
+            return card | {"state": "corrupt", "why": tail.error}
         if card["state"] != "open":
             return card
         now_is = activity(known.folder, now - card["changed"], known.patience, locked)
@@ -127,9 +126,9 @@ class RunIndex:
                 return None
             card = self._with_state(known, self._locked(), self.now())
             try:
-                return card | _details(read_json(known.folder / "run.json", _ABOUT))
-            except CorruptRunError as trouble:
-                return card | _details({}) | {"state": "corrupt", "why": str(trouble)}
+                return card | _details(read_json(known.folder / "run.json", RunInfo.from_json))
+            except CorruptRunError as error:
+                return card | _details(None) | {"state": "corrupt", "why": str(error)}
 
     def tail(self, name: str) -> Tail | None:
         """The rows of a run, read up to now; None if there is no such run."""
@@ -145,7 +144,7 @@ class RunIndex:
             tail.read_on()
             return tail
 
-    def row(self, name: str, number: int) -> Row | None:
+    def row(self, name: str, number: int) -> dict[str, Any] | None:
         """One round of a run, whole."""
         tail = self.tail(name)
         return None if tail is None else tail.row(number)
@@ -164,51 +163,48 @@ def _card(name: str, folder: Path, stats: list[os.stat_result | None], changed: 
     patience = _RECENT
     _, rounds, result, failed = stats
     try:
-        about = read_json(folder / "run.json", _ABOUT)
-        budget = as_number(about["budget"])
+        info = read_json(folder / "run.json", RunInfo.from_json)
+        budget = finite(info.budget)
         card |= {
-            "label": as_text(about["label"]),
-            "data": as_text(about.get("data")),
-            "clock": "real" if about.get("clock") == "real" else "virtual",
-            "seed": as_text(about["seed"]),
+            "label": short(info.label),
+            "data": short(info.data),
+            "clock": "real" if info.clock == "real" else "virtual",
+            "seed": str(info.seed),
             "budget": budget,
-            "rounds": as_count(about["rounds"]),
-            "devices": as_count(about["devices"]),
+            "rounds": info.rounds,
+            "devices": info.devices,
         }
         if result is not None:
-            found = read_json(folder / "result.json", _RESULT)
-            done = {"round": as_count(found["rounds"]), "time": as_number(found["time"]), "progress": 1.0}
-            return card | done | {"state": "finished", "accuracy": as_number(found["final_accuracy"])}, patience
+            end = read_json(folder / "result.json", RunResult.from_json)
+            done = {"round": end.rounds, "time": finite(end.time), "progress": 1.0}
+            return card | done | {"state": "finished", "accuracy": finite(end.final_accuracy)}, patience
         if rounds is not None:
             last, card["accuracy"] = last_rows(folder / "rounds.jsonl")
             if last is not None:
-                share = min(1.0, last["time"] / budget) if budget else 0.0
-                card |= {"round": last["round"], "time": last["time"], "progress": max(0.0, share)}
-                patience = max(patience, patience_for(card["clock"], last["deadline"] or 0.0))
+                share = min(1.0, last.time / budget) if budget else 0.0
+                card |= {"round": last.round, "time": last.time, "progress": max(0.0, share)}
+                patience = max(patience, patience_for(card["clock"], finite(last.deadline) or 0.0))
         if failed is not None:
-            why = as_text(read_json(folder / "failed.json", frozenset({"error"}))["error"])
-            card |= {"state": "failed", "why": why}
-    except CorruptRunError as trouble:
-        where = "" if ".json" in str(trouble) else "the end of rounds.jsonl: "
-        card |= {"state": "corrupt", "why": f"{where}{trouble}"}
-    except OSError as trouble:
-        card |= {"state": "corrupt", "why": f"rounds.jsonl cannot be read ({trouble.strerror})"}
+            card |= {"state": "failed", "why": short(read_json(folder / "failed.json", read_failure)["error"])}
+    except CorruptRunError as error:
+        where = "" if ".json" in str(error) else "the end of rounds.jsonl: "
+        card |= {"state": "corrupt", "why": f"{where}{error}"}
+    except OSError as error:
+        card |= {"state": "corrupt", "why": f"rounds.jsonl cannot be read ({error.strerror})"}
     return card, patience
 
 
-def _details(about: dict[str, Any]) -> Card:
-    schedule, config = (about[key] if isinstance(about.get(key), dict) else {} for key in ("schedule", "config"))
-    said = config.get("flower", config.get("training"))
-    deadlines = schedule.get("deadlines")
+def _details(info: RunInfo | None) -> Card:
+    """Return what the page shows of a run's information; empty if it cannot be read."""
+    if info is None:
+        lists = {key: list[str]() for key in ("layers", "nodes", "notes", "deadlines")}
+        return {**lists, "started": None, "iterations": 1, "versions": {}}
     return {
-        "layers": as_texts(about.get("layers")),
-        "nodes": as_texts(about.get("nodes")),
-        "notes": as_texts(about.get("notes")),
-        "started": as_number(about.get("started")),
-        "iterations": max(1, as_count(said.get("local_iterations"))) if isinstance(said, dict) else 1,
-        "deadlines": [as_number(v) or 0.0 for v in deadlines] if isinstance(deadlines, list) else [],
-        "versions": {
-            as_text(k): as_text(v)
-            for k, v in (about["versions"].items() if isinstance(about.get("versions"), dict) else ())
-        },
+        "layers": [short(name) for name in info.layers],
+        "nodes": [short(node) for node in info.nodes or ()],
+        "notes": [short(note) for note in info.notes],
+        "started": finite(info.started),
+        "iterations": info.local_iterations,
+        "deadlines": [finite(deadline) or 0.0 for deadline in info.deadlines],
+        "versions": {short(name): short(version) for name, version in info.versions.items()},
     }

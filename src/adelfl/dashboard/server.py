@@ -109,7 +109,7 @@ def build(shelf: RunIndex, pause: Pause | None = None) -> FastAPI:
             about, tail = shelf.about(name), shelf.tail(name)
             if about is None or tail is None:
                 return _json({"error": "there is no such run"}, 404)
-            return _json({"about": about, "rows": tail.rows, "last": tail.last, "trouble": tail.trouble})
+            return _json({"about": about, "rows": tail.rows, "last": tail.last, "error": tail.error})
 
     @app.get("/api/round")
     def round(name: str, number: int) -> Response:

@@ -46,7 +46,7 @@ class Follower:
             found = self._list()
             for name, place in self._places.items():
                 tail = self.shelf.tail(name)
-                now = None if tail is None else (tail.edition, len(tail.rows), tail.trouble)
+                now = None if tail is None else (tail.edition, len(tail.rows), tail.error)
                 if now == place:
                     continue
                 self._places[name] = now
@@ -73,7 +73,7 @@ class Follower:
 
 
 def _since(tail: Tail, place: int) -> dict[str, Any]:
-    return {"rows": tail.rows[place:], "last": tail.last, "trouble": tail.trouble}
+    return {"rows": tail.rows[place:], "last": tail.last, "error": tail.error}
 
 
 async def events(follower: Follower, pause: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:

@@ -17,7 +17,8 @@ import numpy as np
 from adelfl.errors import AdelError
 from adelfl.experiments.outcome import CHANCE, CURVE, Outcome, Run, Trial
 from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row
 from adelfl.report.comparison import Contender
 from adelfl.runner import Job, file_name, parse_strategy, run_all
 
@@ -58,7 +59,7 @@ class Watch(Protocol):
     def stage(self, name: str, runs: int) -> None:
         """A stage of so many runs begins."""
 
-    def row(self, job: Job, row: dict[str, Any]) -> None:
+    def row(self, job: Job, row: Row) -> None:
         """A run has been evaluated, or has done a round."""
 
     def done(self, job: Job, accuracy: float) -> None:
@@ -199,14 +200,14 @@ def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> Iterator[tu
     if not jobs:
         return
     watch.stage(stage, len(jobs))
-    broken = [job for job in jobs if RunRecord(job.folder).broke_down]
+    broken = [job for job in jobs if RunRecord(job.folder).diverged]
     for job in broken:
         watch.done(job, math.nan)
         yield job, math.nan
     for job, result in run_all([job for job in jobs if job not in broken], setup.workers, watch.row):
         if not isinstance(result, AdelError):
-            accuracy = float(result["final_accuracy"])
-        elif RunRecord(job.folder).broke_down:
+            accuracy = math.nan if result.final_accuracy is None else result.final_accuracy
+        elif RunRecord(job.folder).diverged:
             accuracy = math.nan
         else:
             raise result
@@ -215,12 +216,9 @@ def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> Iterator[tu
 
 
 def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord) -> Run:
-    deadlines = (record.about.get("schedule") or {}).get("deadlines") or [
-        record.about["budget"] / record.about["rounds"]
-    ]
-    nothing = {"final_accuracy": CHANCE, "depth": 0.0, "rounds": len(record.rounds)}
-    result = record.result or nothing
-    if record.result is None:
+    info, result = record.info, record.result
+    deadlines = info.deadlines or [info.uniform_deadline]
+    if result is None:
         moments = np.full(len(_MOMENTS), CHANCE)
         curve = np.full(CURVE.size, CHANCE)
     else:
@@ -230,15 +228,15 @@ def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord)
     return Run(
         cell=cell.key,
         strategy=word,
-        label=record.about["label"],
+        label=info.label,
         seed=seed,
         rate=rate,
-        final=float(result["final_accuracy"]),
+        final=CHANCE if result is None or result.final_accuracy is None else result.final_accuracy,
         **accuracies,
-        depth=float(result["depth"]),
-        rounds=int(result["rounds"]),
+        depth=0.0 if result is None else result.depth,
+        rounds=len(record.rounds) if result is None else result.rounds,
         first_deadline=float(deadlines[0]),
         last_deadline=float(deadlines[-1]),
-        broke_down=record.result is None,
+        broke_down=result is None,
         curve=" ".join(f"{value:.4g}" for value in curve),
     )

@@ -18,7 +18,7 @@ from scipy import stats
 from adelfl.atomic import write_output
 from adelfl.errors import ConfigError
 from adelfl.experiments.study import Cell, Claim, Study
-from adelfl.record import RunRecord, find_runs
+from adelfl.records.reader import RunRecord, find_runs
 from adelfl.report.comparison import Contender, StoredContender, standard_error
 
 Floats = NDArray[np.float64]

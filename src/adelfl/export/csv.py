@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
-from typing import Any
 
 from adelfl.atomic import write_output
 from adelfl.export.entry import SCALARS, SPREADS, Entry, Source
+from adelfl.records.schema import RunResult
 
 
 class CsvLog:
@@ -26,7 +25,7 @@ class CsvLog:
         """Write a line; what the round does not have stays empty."""
         self._lines.writerow({"round": entry.round, **entry.scalars, **entry.quantiles})
 
-    def close(self, result: Mapping[str, Any] | None) -> str:
+    def close(self, result: RunResult | None) -> str:
         """Write the file, or close it."""
         if isinstance(self._file, io.StringIO):
             write_output(self._path, self._file.getvalue())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row, RunInfo, RunResult
 
 SCALARS = ("time", "deadline", "accuracy", "loss", "train_loss", "depth")
 """Names of the numbers that a round may have; ``depth`` is the mean share of layers that devices finished."""
@@ -37,7 +38,7 @@ class Entry:
     round: int
     time: float
     scalars: dict[str, float]
-    spreads: dict[str, list[float]] = field(default_factory=dict)
+    spreads: dict[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def quantiles(self) -> dict[str, float]:
@@ -57,7 +58,7 @@ class Source:
     ----------
     folder : Path
         Of its record.
-    about : dict
+    info : RunInfo
         Its run.json.
     live : bool
         Whether the run is still going: rounds are then to be seen at once. Otherwise files are seen when they are
@@ -65,42 +66,34 @@ class Source:
     """
 
     folder: Path
-    about: dict[str, Any]
+    info: RunInfo
     live: bool = False
 
     @classmethod
     def of(cls, record: RunRecord, *, live: bool = False) -> Source:
         """What a record says of itself."""
-        return cls(record.folder, record.about, live)
+        return cls(record.folder, record.info, live)
 
     @property
     def started(self) -> float:
         """When the run began, in seconds since 1970."""
-        return float(self.about.get("started") or (self.folder / "run.json").stat().st_mtime)
+        return float(self.info.started or (self.folder / "run.json").stat().st_mtime)
 
     @property
     def layers(self) -> list[str]:
         """``contributors/1 first``, ``contributors/2 second``, …, in an order that sorts."""
-        names: Sequence[str] = self.about["layers"]
+        names = self.info.layers
         width = len(str(len(names)))
         return [f"contributors/{i:0{width}d} {name}" for i, name in enumerate(names, start=1)]
 
-    def entry(self, row: Mapping[str, Any]) -> Entry:
-        """A row of the record as an entry."""
-        spreads = {name: row[key] for name, key in SPREADS.items() if row.get(key)}
-        scalars = {name: float(row[name]) for name in SCALARS if isinstance(row.get(name), int | float)}
-        if "depths" in spreads:
-            scalars["depth"] = float(np.mean(spreads["depths"])) / self._steps
-        contributors = row.get("contributors") or ()
-        scalars |= {name: float(n) for name, n in zip(self.layers, contributors, strict=False)}
-        return Entry(row["round"], float(row["time"]), scalars, spreads)
-
-    @property
-    def _steps(self) -> int:
-        """E·L: what a device that finishes everything finishes."""
-        config = self.about["config"]
-        said = config.get("training") or config.get("flower") or {}
-        return len(self.about["layers"]) * int(said.get("local_iterations", 1))
+    def entry(self, row: Row) -> Entry:
+        """Return a row of the record as an entry."""
+        spreads = {name: values for name, key in SPREADS.items() if (values := getattr(row, key))}
+        scalars = {name: float(value) for name in SCALARS[:-1] if (value := getattr(row, name)) is not None}
+        if row.depth:
+            scalars["depth"] = float(np.mean(row.depth)) / self.info.steps
+        scalars |= {name: float(n) for name, n in zip(self.layers, row.contributors, strict=False)}
+        return Entry(row.round, float(row.time), scalars, spreads)
 
 
 class Log(Protocol):
@@ -109,7 +102,7 @@ class Log(Protocol):
     def add(self, entry: Entry) -> None:
         """Take one round."""
 
-    def close(self, result: Mapping[str, Any] | None) -> str:
+    def close(self, result: RunResult | None) -> str:
         """End the log; ``result`` is the run's summary, None if it did not end well. Says where the log is."""
 
     def discard(self) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.export.entry import Log, Source
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row
 
 Open = Callable[[Source], Log]
 
@@ -76,7 +77,7 @@ class Logs:
         self._logs: dict[str, tuple[Source, Log]] = {}
         self._folder, self._warn = folder, warn
 
-    def row(self, row: dict[str, Any]) -> None:
+    def row(self, row: Row) -> None:
         """Take a row of the record."""
         wanted, self._wanted = self._wanted, {}
         for target, opens in wanted.items():

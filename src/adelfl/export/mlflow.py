@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
 from adelfl.export.entry import Entry, Source
+from adelfl.records.schema import RunResult
 
 _EXPERIMENT = "adelfl"
 _METRICS_AT_ONCE, _PARAMS_AT_ONCE, _LONGEST = 900, 100, 500  # what any MLflow server takes
@@ -31,13 +32,13 @@ class MlflowLog:
         self._end = 0.0
         experiment = self._client.get_experiment_by_name(_EXPERIMENT)
         number = experiment.experiment_id if experiment else self._client.create_experiment(_EXPERIMENT)
-        about = source.about
-        tags = {"adelfl.strategy": about["label"], "adelfl.folder": str(source.folder)}
+        info = source.info
+        tags = {"adelfl.strategy": info.label, "adelfl.folder": str(source.folder)}
         run = self._client.create_run(
             number, start_time=self._milliseconds(0.0), tags=tags, run_name=source.folder.name
         )
         self._run = run.info.run_id
-        said = [Param(key, value[:_LONGEST]) for key, value in _flat(about["config"])]
+        said = [Param(key, value[:_LONGEST]) for key, value in _flat(info.config)]
         for i in range(0, len(said), _PARAMS_AT_ONCE):
             self._client.log_batch(self._run, params=said[i : i + _PARAMS_AT_ONCE])
 
@@ -58,11 +59,11 @@ class MlflowLog:
         for i in range(0, len(waiting), _METRICS_AT_ONCE):
             self._client.log_batch(self._run, metrics=waiting[i : i + _METRICS_AT_ONCE])
 
-    def close(self, result: Mapping[str, Any] | None) -> str:
+    def close(self, result: RunResult | None) -> str:
         """Send what is left, and the final accuracy; a run without a result was stopped."""
         end = self._milliseconds(self._end)
-        if result is not None and result["final_accuracy"] is not None:
-            self._waiting.append(Metric("final_accuracy", result["final_accuracy"], end, int(result["rounds"])))
+        if result is not None and result.final_accuracy is not None:
+            self._waiting.append(Metric("final_accuracy", result.final_accuracy, end, result.rounds))
         self._send()
         self._client.set_terminated(self._run, "KILLED" if result is None else "FINISHED", end)
         return f"{self._where}, experiment {_EXPERIMENT}, run {self._run}"

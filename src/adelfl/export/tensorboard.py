@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
@@ -19,6 +18,7 @@ from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from adelfl.export.entry import Entry, Source
+from adelfl.records.schema import RunResult
 
 _FLUSH_SECONDS = 5
 _BINS = 30
@@ -52,7 +52,7 @@ class TensorBoardLog:
         wall_time = self._started + entry.time
         self._writer.add_event(Event(wall_time=wall_time, step=entry.round, summary=Summary(value=values)))
 
-    def close(self, result: Mapping[str, Any] | None) -> str:
+    def close(self, result: RunResult | None) -> str:
         """Write what is left, and put it in the place of an earlier export."""
         self._writer.close()
         if self._written != self._folder:
@@ -73,7 +73,7 @@ class TensorBoardLog:
             shutil.rmtree(self._written, ignore_errors=True)
 
 
-def _histogram(numbers: list[float]) -> HistogramProto:
+def _histogram(numbers: Sequence[float]) -> HistogramProto:
     values = np.asarray(numbers, dtype=np.float64)
     counts, edges = np.histogram(values, bins=_BINS)
     return HistogramProto(

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,8 @@ from adelfl.clock import RealClock
 from adelfl.config.build import build_data, build_network
 from adelfl.config.run import RunFile
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
-from adelfl.record import Checkpoint, RunWriter
+from adelfl.records.schema import Row, RunResult
+from adelfl.records.writer import Checkpoint, RunWriter
 from adelfl.simulation import Experiment, rehearse, simulate
 from adelfl.training.engines import LocalWork
 from adelfl.training.layers import Layer
@@ -139,8 +139,8 @@ def simulate_on_flower(
     experiment: Experiment,
     writer: RunWriter | None = None,
     checkpoint: Checkpoint | None = None,
-    report: Callable[[dict[str, Any]], None] | None = None,
-) -> dict[str, Any]:
+    report: Callable[[Row], None] | None = None,
+) -> RunResult:
     """As :func:`adelfl.simulation.simulate`, with virtual clients.
 
     A Ray cluster is found by the variable ``RAY_ADDRESS``; otherwise Ray is started on this machine.
@@ -149,7 +149,7 @@ def simulate_on_flower(
 
     for key in ("RAY_USAGE_STATS_ENABLED", "FLWR_TELEMETRY_ENABLED"):
         os.environ.setdefault(key, "0")
-    outcome: list[dict[str, Any]] = []
+    outcome: list[RunResult] = []
     trouble: list[BaseException] = []
     server = ServerApp()
     run = said.model_dump_json()

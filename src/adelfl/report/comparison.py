@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.record import RunRecord
-from adelfl.summary import QUARTERS
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import RunResult
+from adelfl.records.summary import QUARTERS
 
 Floats = NDArray[np.float64]
 
@@ -29,28 +30,28 @@ class Contender:
     records: list[RunRecord]
 
     @property
-    def results(self) -> list[dict[str, Any]]:
+    def results(self) -> list[RunResult]:
         """The summaries of its finished runs."""
         return [r.result for r in self.records if r.result is not None]
 
     @property
     def final(self) -> Floats:
         """Final accuracy, one per seed; NaN where nobody evaluated."""
-        return np.array([r["final_accuracy"] for r in self.results], dtype=np.float64)
+        return np.array([r.final_accuracy for r in self.results], dtype=np.float64)
 
     def at(self, quarter: str) -> float:
         """Mean accuracy at a share of the budget; NaN if nobody evaluated."""
-        return float(np.mean(np.array([r["accuracy"][quarter] for r in self.results], dtype=np.float64)))
+        return float(np.mean(np.array([r.accuracy.get(quarter) for r in self.results], dtype=np.float64)))
 
     @property
     def depth(self) -> float:
         """Mean share of layers that devices finished."""
-        return float(np.mean([r["depth"] for r in self.results]))
+        return float(np.mean([r.depth for r in self.results]))
 
     @property
     def rounds(self) -> float:
         """Mean number of rounds done."""
-        return float(np.mean([r["rounds"] for r in self.results]))
+        return float(np.mean([r.rounds for r in self.results]))
 
     @property
     def seeds(self) -> int:
@@ -62,7 +63,7 @@ class Contender:
         found = []
         for record in self.records:
             times, accuracies = record.evaluations
-            last = np.searchsorted(times, grid * record.about["budget"] * (1 + 1e-9), side="right") - 1
+            last = np.searchsorted(times, grid * record.info.budget * (1 + 1e-9), side="right") - 1
             known = accuracies[np.maximum(last, 0)] if accuracies.size else np.full(last.shape, np.nan)
             found.append(np.where(last >= 0, known, np.nan))
         return np.array(found)
@@ -86,7 +87,7 @@ def untrained_note(contenders: list[Contender], chance: float) -> str | None:
     if not best <= chance + _NEAR * (1.0 - chance):
         return None
     who = "the oracle" if "oracle" in final else "every strategy" if len(final) > 1 else next(iter(final))
-    rates = {r.about["config"].get("learning_rate", {}).get("initial") for c in contenders for r in c.records}
+    rates = {r.info.config.get("learning_rate", {}).get("initial") for c in contenders for r in c.records}
     rate = f" (now {rates.pop():g})" if len(rates) == 1 and rates != {None} else ""
     return (
         f"{who} ends near chance ({best:.1%}, where always naming the most frequent label has {chance:.1%}): "
@@ -124,7 +125,7 @@ def summary_json(contenders: list[Contender]) -> dict[str, Any]:
     return {
         c.name: {
             "final_accuracy": c.final.tolist(),
-            "seeds": [r.about["seed"] for r in c.records if r.result is not None],
+            "seeds": [r.info.seed for r in c.records if r.result is not None],
             "depth": c.depth,
             "rounds": c.rounds,
             "accuracy": {q: c.at(q) for q in QUARTERS},

@@ -16,7 +16,7 @@ from adelfl.report.style import GREY, RC, figure, looks_of
 
 def draw_comparison(contenders: list[Contender], title: str) -> Figure:
     """Draw mean accuracy and its standard error for each strategy; the oracle is a dashed grey ceiling."""
-    budgets = {record.about["budget"] for c in contenders for record in c.records}
+    budgets = {record.info.budget for c in contenders for record in c.records}
     scale, unit = (budgets.pop(), "virtual time, seconds") if len(budgets) == 1 else (1.0, "share of the time budget")
     with matplotlib.rc_context(RC):
         fig = figure(8.0, 4.8)
@@ -113,10 +113,9 @@ def _plot_deadlines(ax: Axes, contenders: list[Contender]) -> None:
     """Planned deadlines of each seed, as multiples of the uniform one: fleets differ between seeds."""
     for c, (colour, _) in zip(contenders, looks_of([c.name for c in contenders]), strict=True):
         for record in c.records:
-            schedule = record.about["schedule"]
-            if schedule is not None:
-                T = np.asarray(schedule["deadlines"])
-                uniform = record.about["budget"] / record.about["rounds"]
+            T = np.asarray(record.info.deadlines)
+            if T.size:
+                uniform = record.info.uniform_deadline
                 ax.step(np.arange(1, T.size + 1), T / uniform, where="mid", color=colour, alpha=0.7, linewidth=1.2)
     ax.axhline(1.0, color=GREY, linestyle="--", linewidth=1.3)
     ax.set(ylabel="deadline / uniform")

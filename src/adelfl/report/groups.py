@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from adelfl.errors import AdelError, ConfigError
-from adelfl.record import run_folders
+from adelfl.records.reader import run_folders
 from adelfl.report.comparison import Contender
 from adelfl.report.style import looks_of
 from adelfl.report.traces import Trace, read_trace
@@ -117,7 +117,7 @@ def _without_doubles(traces: list[Trace], troubles: dict[Path, str]) -> list[Tra
     """One run for each strategy, configuration and seed. On a real clock every run is one of its own."""
     kept: dict[object, Trace] = {}
     for trace in sorted(traces, key=lambda trace: trace.state != "finished"):
-        key = (trace.label, trace.about["seed"], tuple(trace.settings.items()))
+        key = (trace.label, trace.info.seed, tuple(trace.settings.items()))
         if trace.clock == "virtual" and key in kept:
             where = kept[key].record.folder
             troubles[trace.record.folder] = f"left out: the same strategy, configuration and seed as {where}"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from adelfl.atomic import write_output
 from adelfl.errors import ConfigError
+from adelfl.records.summary import QUARTERS
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.groups import Gathered, Group, differing
 from adelfl.report.markup import Html, joined, page, picture, table, tag
 from adelfl.report.pictures import pictures
 from adelfl.report.traces import Trace
-from adelfl.summary import QUARTERS
 
 
 def write_report(gathered: Gathered, path: Path, figures: Path | None = None) -> None:
@@ -47,12 +47,12 @@ def write_report(gathered: Gathered, path: Path, figures: Path | None = None) ->
 
 
 def _title(gathered: Gathered) -> str:
-    groups, about = gathered.groups, gathered.drawn[0].about
+    groups, info = gathered.groups, gathered.drawn[0].info
     who = groups[0].label if len(groups) == 1 else f"{len(groups)} strategies"
     real = any(trace.clock == "real" for trace in gathered.drawn)
-    data = {str(trace.about.get("data", "unknown data")) for trace in gathered.drawn}
+    data = {trace.info.data or "unknown data" for trace in gathered.drawn}
     where = "Flower" if real else data.pop() if len(data) == 1 else f"{len(data)} data sets"
-    return f"{who} on {where}, {about['devices']} devices"
+    return f"{who} on {where}, {info.devices} devices"
 
 
 def _lede(gathered: Gathered) -> str:
@@ -61,7 +61,7 @@ def _lede(gathered: Gathered) -> str:
     clock = f"{traces[0].clock} seconds" if len({trace.clock for trace in traces}) == 1 else "seconds"
     low, high = f"{budgets[0]:.4g}", f"{budgets[-1]:.4g}"
     time = f"{low} {clock}" if low == high else f"{low} to {high} {clock}, depending on the seed's fleet"
-    rounds = max(int(trace.about["rounds"]) for trace in traces)
+    rounds = max(int(trace.info.rounds) for trace in traces)
     said = [f"{_count(len(traces), 'run')} of up to {_count(rounds, 'round')} within a time budget of {time}."]
     ranked = [g for g in groups if g is not gathered.oracle and g.finished and not math.isnan(g.contender.final.mean())]
     if ranked and len(groups) > 1:
@@ -176,7 +176,7 @@ def _configuration(gathered: Gathered) -> Html:
 def _seeds(gathered: Gathered) -> str:
     by_seeds: dict[str, list[str]] = {}
     for g in gathered.groups:
-        seeds = ", ".join(str(seed) for seed in sorted({trace.about["seed"] for trace in g.traces}))
+        seeds = ", ".join(str(seed) for seed in sorted({trace.info.seed for trace in g.traces}))
         by_seeds.setdefault(seeds, []).append(g.label)
     if len(by_seeds) == 1:
         return f"Seeds: {next(iter(by_seeds))}{' for every strategy' if len(gathered.groups) > 1 else ''}."
@@ -186,7 +186,7 @@ def _seeds(gathered: Gathered) -> str:
 def _versions(traces: Sequence[Trace]) -> str:
     found: dict[str, dict[str, None]] = {}
     for trace in traces:
-        for name, version in trace.about.get("versions", {}).items():
+        for name, version in trace.info.versions.items():
             found.setdefault(str(name), {})[str(version)] = None
     return "Versions: " + (", ".join(f"{name} {' and '.join(v)}" for name, v in found.items()) or "unknown") + "."
 
@@ -195,7 +195,7 @@ def _notes(gathered: Gathered) -> Html:
     said: dict[str, dict[str, None]] = {}
     for g in gathered.groups:
         for trace in g.traces:
-            for note in trace.about.get("notes", ()):
+            for note in trace.info.notes:
                 said.setdefault(str(note), {})[g.label] = None
     return joined(tag("p", tag("b", f"{', '.join(labels)}: "), note, kind="note") for note, labels in said.items())
 
@@ -203,8 +203,8 @@ def _notes(gathered: Gathered) -> Html:
 def _runs(gathered: Gathered) -> Html:
     rows: list[list[str]] = []
     for trace in gathered.traces:
-        folder, about, result = trace.record.folder, trace.about, trace.record.result
-        final = None if result is None else result["final_accuracy"]
+        folder, info, result = trace.record.folder, trace.info, trace.record.result
+        final = None if result is None else result.final_accuracy
         state: str = trace.state
         if folder in gathered.troubles:
             state = tag("span", gathered.troubles[folder], kind="warn")
@@ -213,8 +213,8 @@ def _runs(gathered: Gathered) -> Html:
         elif trace.state == "unfinished":
             state = tag("span", "unfinished: interrupted, or still running", kind="warn")
         accuracy = "–" if final is None else f"{final:.1%}"
-        done = f"{trace.lengths.size} of {about['rounds']}"
-        rows.append([tag("span", str(folder), kind="path"), trace.label, str(about["seed"]), done, accuracy, state])
+        done = f"{trace.lengths.size} of {info.rounds}"
+        rows.append([tag("span", str(folder), kind="path"), trace.label, str(info.seed), done, accuracy, state])
     read = {trace.record.folder for trace in gathered.traces}
     for folder, why in gathered.troubles.items():
         if folder not in read:

@@ -148,7 +148,7 @@ def _plot_plans(ax: Axes, groups: list[Group], scale: float) -> None:
         scale, color=GREY, linestyle="--", linewidth=1.3, label=f"uniform{f', {scale:.3g} s' if scale != 1.0 else ''}"
     )
     ax.set_ylim(bottom=0, top=1.15 * ax.get_ylim()[1])
-    ax.set_xlim(0.5, max(2, max(trace.about["rounds"] for g in groups for trace in g.traces)) + 0.5)
+    ax.set_xlim(0.5, max(2, max(trace.info.rounds for g in groups for trace in g.traces)) + 0.5)
     ax.xaxis.set_major_locator(_whole())
     ax.legend(loc="best")
 

@@ -26,13 +26,13 @@ _NOTHING = "#ededed"  # which is no colour of the map
 
 def draw_coverage(groups: list[Group]) -> Figure:
     """Draw the share of devices whose layer was merged, rounds by layers, mean over seeds, a panel per strategy."""
-    names = [g.traces[0].about["layers"] for g in groups]
+    names = [g.traces[0].info.layers for g in groups]
     alike = all(layers == names[0] for layers in names)
     with matplotlib.rc_context(RC):
         fig, axes, columns = panels(len(groups), min(3.6, 1.25 + 0.13 * max(map(len, names))))
         for place, (ax, g, layers) in enumerate(zip(axes, groups, names, strict=True)):
             share, _ = mean_and_error(stacked([trace.coverage for trace in g.traces]))
-            image = _show(ax, share.T, int(g.traces[0].about["rounds"]))
+            image = _show(ax, share.T, int(g.traces[0].info.rounds))
             every = -(-len(layers) // _MOST_NAMES)
             named = not alike or place % columns == 0
             said = [short(name, 14) if named else "" for name in layers[::every]]
@@ -48,7 +48,7 @@ def draw_contributions(runs: list[tuple[str, Trace]]) -> Figure:
     with matplotlib.rc_context(RC):
         fig, axes, columns = panels(len(runs), min(3.4, 1.6 + 0.025 * max(map(len, used))))
         for place, (ax, work, (label, trace)) in enumerate(zip(axes, used, runs, strict=True)):
-            image = _show(ax, work, int(trace.about["rounds"]))
+            image = _show(ax, work, int(trace.info.rounds))
             ax.set_yticks([])
             ax.set_title(_title(label, [trace]))
             if place % columns == 0:
@@ -108,7 +108,7 @@ def _show(ax: Axes, values: Floats, rounds: int) -> AxesImage:
 
 def _title(label: str, traces: list[Trace]) -> str:
     """The label, and how many rounds were done if that is not all of them."""
-    done, rounds = max(trace.lengths.size for trace in traces), int(traces[0].about["rounds"])
+    done, rounds = max(trace.lengths.size for trace in traces), int(traces[0].info.rounds)
     return short(label) if done >= rounds else f"{short(label)}, {done} of {rounds} rounds"
 
 

@@ -158,7 +158,7 @@ def _about_coverage(groups: list[Group]) -> str:
 
 
 def _about_contributions(runs: list[tuple[str, Trace]]) -> str:
-    seeds = ", ".join(sorted({str(trace.about["seed"]) for _, trace in runs}))
+    seeds = ", ".join(sorted({str(trace.info.seed) for _, trace in runs}))
     what = f"One run of each strategy (seed {seeds})" if len(runs) > 1 else f"One run (seed {seeds})"
     most = max(len({int(u) for asked in trace.asked for u in asked}) for _, trace in runs)
     said = [
@@ -174,7 +174,7 @@ def _about_contributions(runs: list[tuple[str, Trace]]) -> str:
 
 
 def _about_blank(groups: list[Group]) -> str:
-    short = any(trace.lengths.size < trace.about["rounds"] for g in groups for trace in g.traces)
+    short = any(trace.lengths.size < trace.info.rounds for g in groups for trace in g.traces)
     return (
         " Pale grey: rounds that were not done, since the time budget was used up or the run is not finished."
         if short
@@ -224,8 +224,6 @@ def _idle_share(group: Group) -> str:
 def _representatives(groups: list[Group]) -> list[tuple[str, Trace]]:
     """One run of each: of the seed that most of them have, the lowest of those."""
     groups = [g for g in groups if any(trace.asked for trace in g.traces)]
-    seeds = Counter(trace.about["seed"] for g in groups for trace in {t.about["seed"]: t for t in g.traces}.values())
+    seeds = Counter(trace.info.seed for g in groups for trace in {t.info.seed: t for t in g.traces}.values())
     order = {seed: place for place, seed in enumerate(sorted(seeds, key=lambda seed: (-seeds[seed], seed)))}
-    return [
-        (g.label, min((t for t in g.traces if t.asked), key=lambda trace: order[trace.about["seed"]])) for g in groups
-    ]
+    return [(g.label, min((t for t in g.traces if t.asked), key=lambda trace: order[trace.info.seed])) for g in groups]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from adelfl.errors import ConfigError
-from adelfl.record import RunRecord, find_runs
+from adelfl.records.reader import RunRecord, find_runs
 from adelfl.report.comparison import Contender
 from adelfl.report.curves import draw_comparison
 from adelfl.report.style import BLUE, RC, STRATEGY_COLOURS, figure
@@ -41,10 +41,10 @@ def plot(*runs: str | Path | RunRecord) -> Figure:
     for record in records:
         if record.result is None:
             raise ConfigError(f"{record.folder}: this run is not finished; plot it by itself, or resume it first")
-        groups.setdefault((record.about["strategy"], record.about["label"]), []).append(record)
+        groups.setdefault((record.info.strategy, record.info.label), []).append(record)
     contenders = [Contender(name, label, found) for (name, label), found in groups.items()]
-    about = records[0].about
-    return draw_comparison(contenders, f"{about.get('data', '')}, {about['devices']} devices".lstrip(", "))
+    info = records[0].info
+    return draw_comparison(contenders, f"{info.data}, {info.devices} devices".lstrip(", "))
 
 
 def _records(run: str | Path | RunRecord) -> list[RunRecord]:
@@ -60,9 +60,9 @@ def _records(run: str | Path | RunRecord) -> list[RunRecord]:
 
 
 def _draw_run(record: RunRecord) -> Figure:
-    about = record.about
+    info = record.info
     times, accuracies = record.evaluations
-    colour = STRATEGY_COLOURS.get(about["strategy"], BLUE)
+    colour = STRATEGY_COLOURS.get(info.strategy, BLUE)
     with matplotlib.rc_context(RC):
         fig = figure(7.2, 4.2)
         ax = fig.subplots()
@@ -75,13 +75,9 @@ def _draw_run(record: RunRecord) -> Figure:
             va="center",
             color=colour,
         )
-        clock = "time" if about.get("clock") == "real" else "virtual time"
-        ax.set(
-            xlabel=f"{clock}, seconds", ylabel="test accuracy", xlim=(0, max(about["budget"], times[-1])), ylim=(0, 1)
-        )
+        clock = "time" if info.clock == "real" else "virtual time"
+        ax.set(xlabel=f"{clock}, seconds", ylabel="test accuracy", xlim=(0, max(info.budget, times[-1])), ylim=(0, 1))
         ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-        state = (
-            "" if record.result is not None else f", {record.rounds[-1]['round']} of {about['rounds']} rounds so far"
-        )
-        ax.set_title(f"{about['label']}, {about['devices']} devices, seed {about['seed']}{state}")
+        state = "" if record.result is not None else f", {record.rounds[-1].round} of {info.rounds} rounds so far"
+        ax.set_title(f"{info.label}, {info.devices} devices, seed {info.seed}{state}")
     return fig

@@ -19,9 +19,9 @@ from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError
 from adelfl.fitting import Law
 from adelfl.planner import Solution, WhatIfRow
-from adelfl.record import RunRecord
+from adelfl.records.reader import RunRecord
+from adelfl.records.summary import QUARTERS
 from adelfl.report.comparison import Contender, standard_error
-from adelfl.summary import QUARTERS
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SHOWN_GROUPS = 400  # a table of more devices says the same
@@ -221,60 +221,55 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
 
 
 def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]:
-    about, result = record.about, record.result
+    info, result = record.info, record.result
     if result is not None:
-        final = result["final_accuracy"]
-        accuracy, rounds, state = "" if final is None else f"{final:.1%}", str(result["rounds"]), "finished"
+        final = result.final_accuracy
+        accuracy, rounds, state = "" if final is None else f"{final:.1%}", str(result.rounds), "finished"
     else:
         _, accuracies = record.evaluations
         accuracy = f"{accuracies[-1]:.1%}" if accuracies.size else ""
-        rounds = f"{record.rounds[-1]['round'] if record.rounds else 0}/{about['rounds']}"
+        rounds = f"{record.rounds[-1].round if record.rounds else 0}/{info.rounds}"
         again = f"adelfl resume {escape(shlex.quote(str(record.folder)))}"
-        if about.get("clock") == "real":
+        if info.clock == "real":
             again = "its ServerApp, started again, goes on"
-        elif about.get("made_by") == "simulate":
+        elif info.made_by == "simulate":
             again = "simulate(experiment, record=...) goes on"
         said = {"locked": "running", "recent": f"running, or just stopped; {again}", "stopped": f"stopped; {again}"}
         state = f"[yellow]{said[_activity(record, locked)]}[/yellow]"
         if record.failure is not None:
             state = f"[red]failed: {escape(record.failure)}[/red]"
-    return escape(about["label"]), str(about["seed"]), rounds, accuracy, state
+    return escape(info.label), str(info.seed), rounds, accuracy, state
 
 
 def _activity(record: RunRecord, locked: set[int]) -> Activity:
     files = [record.folder / name for name in ("run.json", "rounds.jsonl")]
     changed = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
-    last = record.rounds[-1].get("deadline") if record.rounds else None
-    patience = patience_for(record.about.get("clock", "virtual"), float(last or 0.0))
+    last = record.rounds[-1].deadline if record.rounds else None
+    patience = patience_for(record.info.clock, last or 0.0)
     return activity(record.folder, wall_seconds() - changed, patience, locked)
 
 
 def print_run(record: RunRecord, console: Console | None = None) -> None:
     """Print a run: what it was, how accuracy went, which layers were filled."""
     console = console or Console(highlight=False)
-    about = record.about
+    info = record.info
     label, seed, rounds, accuracy, state = _line(record, locked_inodes())
-    console.print(
-        f"[bold]{label}[/bold], seed {seed}, {about['devices']} devices, {len(about['layers'])} layers: {state}"
-    )
-    clock = about.get("clock", "virtual")
+    console.print(f"[bold]{label}[/bold], seed {seed}, {info.devices} devices, {len(info.layers)} layers: {state}")
     accuracy = accuracy or "not evaluated"
-    console.print(f"rounds {rounds}, accuracy {accuracy}, budget {about['budget']:.4g} {clock} seconds")
-    console.print(
-        f"wall time {record.wall_seconds:.2f} s; " + ", ".join(f"{k} {v}" for k, v in about["versions"].items())
-    )
+    console.print(f"rounds {rounds}, accuracy {accuracy}, budget {info.budget:.4g} {info.clock} seconds")
+    console.print(f"wall time {record.wall_seconds:.2f} s; " + ", ".join(f"{k} {v}" for k, v in info.versions.items()))
     _, accuracies = record.evaluations
     if accuracies.size > 1:
         console.print(f"accuracy  [blue]{sparkline(accuracies, 60)}[/blue]  {accuracies[0]:.0%} → {accuracies[-1]:.0%}")
-    rows = [row for row in record.rounds if row["round"] > 0]
+    rows = [row for row in record.rounds if row.round > 0]
     if not rows:
         return
-    console.print(f"deadlines [blue]{sparkline(np.array([r['deadline'] for r in rows]), 60)}[/blue]")
-    contributors = np.array([row["contributors"] for row in rows])
+    console.print(f"deadlines [blue]{sparkline(np.array([row.deadline for row in rows]), 60)}[/blue]")
+    contributors = np.array([row.contributors for row in rows])
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("layer", "contributors a round", "rounds without any"):
         table.add_column(title, justify="left" if title == "layer" else "right")
-    for name, column in zip(about["layers"], contributors.T, strict=True):
+    for name, column in zip(info.layers, contributors.T, strict=True):
         table.add_row(escape(name), f"{column.mean():.1f}", f"{(column == 0).mean():.0%}")
     _print_whole(table, console)
 

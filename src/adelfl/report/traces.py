@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.errors import AdelError, ConfigError
-from adelfl.record import RunRecord
-from adelfl.summary import QUARTERS
+from adelfl.errors import ConfigError
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row, RunInfo
+from adelfl.records.summary import QUARTERS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -24,17 +25,6 @@ BATCH_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """What is kept of a round's batch sizes."""
 
 _LIMIT = 1e12  # seconds or samples; beyond it a record is broken, and axes overflow
-_KINDS = {
-    "config": dict,
-    "devices": int,
-    "label": str,
-    "layers": list,
-    "notes": list,
-    "rounds": int,
-    "seed": int,
-    "strategy": str,
-    "versions": dict,
-}
 _BLANK = ("null", "[]", "None")
 _ASIDE = ("training.seed", "flower.seed", "data.data_dir", "engine.")  # what two seeds of one experiment may differ in
 
@@ -81,29 +71,29 @@ class Trace:
     refused: Counter[str]
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What its run.json says."""
-        return self.record.about
+    def info(self) -> RunInfo:
+        """Return the run information."""
+        return self.record.info
 
     @property
     def label(self) -> str:
         """What reports call its strategy."""
-        return str(self.about["label"])
+        return self.info.label
 
     @property
     def budget(self) -> float:
         """T_max."""
-        return float(self.about["budget"])
+        return self.info.budget
 
     @property
     def uniform(self) -> float:
         """T_max / R: the deadline of every round if all were alike."""
-        return self.budget / int(self.about["rounds"])
+        return self.info.uniform_deadline
 
     @property
     def clock(self) -> str:
         """``virtual`` in a simulation, ``real`` on a deployment."""
-        return str(self.about.get("clock", "virtual"))
+        return self.info.clock
 
     @property
     def state(self) -> Literal["finished", "failed", "unfinished"]:
@@ -115,18 +105,16 @@ class Trace:
     @property
     def name(self) -> str:
         """Its strategy with options, as ``adelfl compare --strategies`` takes it."""
-        config = self.about["config"]
-        options = config.get("strategy", config.get("flower", {})).get("options", {})
-        said = ";".join(f"{key}={str(value).strip(chr(39))}" for key, value in options.items())
-        return f"{self.about['strategy']}[{said}]" if said else str(self.about["strategy"])
+        options = ";".join(f"{key}={str(value).strip(chr(39))}" for key, value in self.info.options.items())
+        return f"{self.info.strategy}[{options}]" if options else self.info.strategy
 
     @cached_property
     def settings(self) -> dict[str, str]:
         """The configuration by dotted keys, without blanks, and without what seeds of one experiment may differ in."""
-        about = self.about
-        found = _flat(about["config"]) | {
-            "run.devices": str(about["devices"]),
-            "run.layers": ", ".join(about["layers"]),
+        info = self.info
+        found = _flat(info.config) | {
+            "run.devices": str(info.devices),
+            "run.layers": ", ".join(info.layers),
         }
         return {key: value for key, value in found.items() if not key.startswith(_ASIDE) and value not in _BLANK}
 
@@ -136,61 +124,46 @@ def read_trace(folder: Path) -> Trace:
     try:
         record = RunRecord.open(folder)
         _check(record)
-        # Another reader for the rows, so that they go when they have become arrays.
+        # Another reader for the rows, so that they are released when they have become arrays.
         trace = _trace(record, RunRecord(folder).rounds)
         _ = trace.name, trace.settings
         return trace
-    except AdelError:
-        raise
-    except KeyError as trouble:
-        raise ConfigError(f"{folder}: not as adelfl records runs (there is no {trouble})") from None
-    except (TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as trouble:
-        raise ConfigError(f"{folder}: not as adelfl records runs ({trouble})") from None
+    except (TypeError, ValueError, IndexError, RecursionError) as error:
+        raise ConfigError(f"{folder}: not as adelfl records runs ({error})") from None
 
 
 def _check(record: RunRecord) -> None:
-    about, result = record.about, record.result
-    for key, kind in _KINDS.items():
-        if not isinstance(about.get(key, kind()), kind):
-            raise ValueError(f"{key} is no {kind.__name__}")
-    _numbers([about["budget"], about["rounds"], about["devices"]], least=1e-9)
-    _numbers([about["seed"]])
-    if not (about["layers"] and all(isinstance(name, str) for name in about["layers"])):
-        raise ValueError("layers are no names")
+    info, result = record.info, record.result
+    _numbers([info.budget, info.rounds, info.devices], least=1e-9)
     _ = record.failure
     if result is not None:
-        _numbers([result["depth"], result["rounds"], result["time"]])
-        known = [result["final_accuracy"], *(result["accuracy"][quarter] for quarter in QUARTERS)]
-        _numbers([value for value in known if value is not None])
+        _numbers([result.depth, result.time])
+        accuracies = [result.final_accuracy, *(result.accuracy[quarter] for quarter in QUARTERS)]
+        _numbers([value for value in accuracies if value is not None])
 
 
-def _trace(record: RunRecord, rows: list[dict[str, Any]]) -> Trace:
-    about = record.about
-    L = len(about["layers"])
-    steps = L * _local_iterations(about["config"])
-    done = [row for row in rows if row["round"] > 0]
-    looked = [row for row in rows if row["accuracy"] is not None or row["loss"] is not None]
+def _trace(record: RunRecord, rows: list[Row]) -> Trace:
+    info = record.info
+    L, steps = len(info.layers), info.steps
+    done = [row for row in rows if row.round > 0]
+    looked = [row for row in rows if row.accuracy is not None or row.loss is not None]
     coverage, batches, depths, asked, refused = np.zeros((len(done), L)), [], [], [], Counter[str]()
     idle = np.zeros(len(done), dtype=np.int64)
     for t, row in enumerate(done):
-        depth, contributors = _numbers(row["depth"]), _numbers(row["contributors"])
+        depth, contributors, batch = _numbers(row.depth), _numbers(row.contributors), _numbers(row.batch)
         coverage[t] = contributors / max(1, depth.size)
-        batch = _numbers(row["batch"])
         batches.append(_quantiles(batch))
         idle[t] = np.count_nonzero(batch == 0)
         depths.append(_used(depth, contributors, steps) / steps)
-        asked.append(_numbers(row.get("devices", range(depth.size))).astype(np.int64))
-        if asked[-1].size != depth.size:
-            raise ValueError(f"round {row['round']} has {depth.size} depths for {asked[-1].size} devices")
+        asked.append(np.array(range(depth.size) if row.devices is None else row.devices, dtype=np.int64))
         refused.update(_refused(row))
-    schedule = about.get("schedule")
     return Trace(
         record=record,
-        planned=None if schedule is None else _numbers(schedule["deadlines"]),
-        lengths=_numbers([row.get("length", row["deadline"]) for row in done]),
-        evaluated=_numbers([row["time"] for row in looked]),
-        accuracy=np.array([row["accuracy"] for row in looked], dtype=np.float64),
-        loss=np.array([row["loss"] for row in looked], dtype=np.float64),
+        planned=_numbers(info.deadlines) if info.deadlines else None,
+        lengths=_numbers([row.duration for row in done]),
+        evaluated=_numbers([row.time for row in looked]),
+        accuracy=np.array([row.accuracy for row in looked], dtype=np.float64),
+        loss=np.array([row.loss for row in looked], dtype=np.float64),
         coverage=coverage,
         batches=np.array(batches).reshape(-1, len(BATCH_QUANTILES)),
         idle=idle,
@@ -229,19 +202,10 @@ def _used(depth: Floats, contributors: Floats, steps: int) -> Floats:
     return depth
 
 
-def _refused(row: Mapping[str, Any]) -> dict[str, int]:
-    found = {str(reason): int(count) for reason, count in row.get("rejected", {}).items()}
-    # Round 0 is the measurement, for which nobody can be late.
-    late = sum(int(count) for number, count in row.get("late", {}).items() if number != "0")
-    for reason, count in (("late", late), ("round given up: too few updates", int(bool(row.get("abandoned"))))):
-        if count:
-            found[reason] = found.get(reason, 0) + count
-    return found
-
-
-def _local_iterations(config: Mapping[str, Any]) -> int:
-    section = config.get("training", config.get("flower", {}))
-    return max(1, int(section.get("local_iterations", 1)))
+def _refused(row: Row) -> Counter[str]:
+    # Round 0 is the measurement, for which no reply can be late.
+    late = sum(count for number, count in row.late.items() if number != "0")
+    return Counter(row.rejected) + Counter({"late": late, "round given up: too few updates": int(row.abandoned)})
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,10 @@ import torch
 from adelfl.atomic import Weights
 from adelfl.clock import monotonic
 from adelfl.errors import ConfigError
-from adelfl.record import Checkpoint, RunRecord, RunWriter
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row, RunResult
+from adelfl.records.summary import SUMMED_UP, Summary
+from adelfl.records.writer import Checkpoint, RunWriter
 from adelfl.runtime.backend import Computed
 from adelfl.runtime.loop import Loop, Step
 from adelfl.runtime.server_step import State
@@ -26,7 +28,6 @@ from adelfl.simulation.evaluation import Evaluation
 from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.recording import run_recorded
 from adelfl.simulation.world import World
-from adelfl.summary import SUMMED_UP, Summary
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.engines import build_engine, find_device
 from adelfl.training.hetero import Hetero
@@ -38,7 +39,7 @@ _CHECKPOINT_SECONDS = 2.0
 _SERVER = "server/"  # before the names of what the server step remembers, in checkpoints
 _PAST = "past/"  # before weights of earlier versions, from which devices are under way
 
-Report = Callable[[dict[str, Any]], None]
+Report = Callable[[Row], None]
 
 
 def rehearse(experiment: Experiment) -> None:
@@ -56,7 +57,7 @@ def simulate(
     report: Report | None = None,
     *,
     record: str | Path | None = None,
-) -> dict[str, Any]:
+) -> RunResult:
     """Run an experiment to the end of its budget.
 
     Parameters
@@ -76,7 +77,7 @@ def simulate(
 
     Returns
     -------
-    dict
+    RunResult
         ``final_accuracy``, ``accuracy`` at quarters of the budget, ``depth`` (mean share of layers), ``rounds``,
         ``time``, ``engine``.
 
@@ -92,7 +93,7 @@ def simulate(
         raise ConfigError("simulate: give record, or writer and checkpoint, not both")
     run = _Run(experiment, None, report)  # which may be refused, before there is a folder
 
-    def go(writer: RunWriter, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    def go(writer: RunWriter, checkpoint: Checkpoint | None) -> RunResult:
         run.writer = writer
         return run.go(checkpoint)
 
@@ -138,20 +139,20 @@ class _Run:
         self.moments = sorted(share * s.budget * (1 + 1e-9) for share in evenly | SUMMED_UP)
         self._began = self._saved = monotonic()
 
-    def go(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    def go(self, checkpoint: Checkpoint | None) -> RunResult:
         steps = self.loop.steps()
         if checkpoint is None:
-            self._keep(self._evaluated({"round": 0, "time": 0.0}), 0.0)
+            self._keep(self._evaluated(Row(0, 0.0)), 0.0)
         else:
             # Whatever a strategy keeps from one round to the next, it has after it has decided them over again.
             known = self._remember()
             for _, step in zip(range(checkpoint.round), steps, strict=False):
-                seen = known[step.version].get("gradients")
+                seen = known[step.version].gradients
                 step.computed = Computed(None, None if seen is None else GradientStats.of(**seen))
             self._load(checkpoint)
         self._began = self._saved = monotonic()
         self.loop.run(steps, self._apply, self._after)
-        result = self.summary.result() | {"engine": self.engine.name}
+        result = replace(self.summary.result(), engine=self.engine.name)
         if self.writer is not None:
             with self._shown():
                 self.writer.finish(result, self._weights())
@@ -179,38 +180,33 @@ class _Run:
             self.writer.checkpoint(step.version, step.time, self._state())
             self._saved = monotonic()
 
-    def _row(self, step: Step) -> dict[str, Any]:
+    def _row(self, step: Step) -> Row:
         arrivals, A = step.merge.arrivals, step.merge.A
         counted = sum(
             ((a.z[:, None] >= self.backward) & (w != 0)).sum(axis=0) for a, w in zip(arrivals, A, strict=True)
         )
         computed = step.computed or Computed(None)
-        row = {
-            "round": step.version,
-            "time": step.time,
-            "deadline": step.time - step.began,
-            "loss": None,
-            "accuracy": None,
-            "train_loss": None if computed.change is None else computed.change.loss,
-            "batch": [size for a in arrivals for size in a.tasks.batch.tolist()],
-            "depth": [z for a in arrivals for z in a.z.tolist()],
-            "contributors": np.asarray(counted).tolist(),
-        }
         devices = [u for a in arrivals for u in a.tasks.devices.tolist()]
-        if len(devices) != self.experiment.strategy.problem.devices:
-            row["devices"] = devices
-        if computed.spread is not None:
-            row["gradients"] = computed.spread.to_dict()
-        return row
+        return Row(
+            round=step.version,
+            time=step.time,
+            deadline=step.time - step.began,
+            train_loss=None if computed.change is None else computed.change.loss,
+            batch=[size for a in arrivals for size in a.tasks.batch.tolist()],
+            depth=[z for a in arrivals for z in a.z.tolist()],
+            contributors=np.asarray(counted).tolist(),
+            devices=devices if len(devices) != self.experiment.strategy.problem.devices else None,
+            gradients=None if computed.spread is None else computed.spread.to_dict(),
+        )
 
-    def _keep(self, row: dict[str, Any], seconds: float) -> None:
+    def _keep(self, row: Row, seconds: float) -> None:
         self.summary.add(row)
         if self.writer is not None:
             self.writer.append(row, seconds)
         if self.report is not None:
             self.report(row)
 
-    def _remember(self) -> list[dict[str, Any]]:
+    def _remember(self) -> list[Row]:
         """Count the rows that an interrupted run has already."""
         assert self.writer is not None
         rows = RunRecord(self.writer.folder).rounds
@@ -218,12 +214,12 @@ class _Run:
             self.summary.add(row)
         return rows
 
-    def _evaluated(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _evaluated(self, row: Row) -> Row:
         with self._shown():
             loss, accuracy = self.evaluate()
         if not math.isfinite(loss):
-            raise TrainingError(f"the test loss became {loss} after round {row['round']}; lower the learning rate")
-        return row | {"loss": loss, "accuracy": accuracy}
+            raise TrainingError(f"the test loss became {loss} after round {row.round}; lower the learning rate")
+        return replace(row, loss=loss, accuracy=accuracy)
 
     def _weights(self) -> Weights:
         return {name: value.detach().cpu().numpy() for name, value in self.model.state_dict().items()}

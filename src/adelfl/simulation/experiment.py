@@ -9,10 +9,10 @@ from torch import nn
 
 from adelfl.data import Dataset, Partition
 from adelfl.errors import ConfigError
+from adelfl.records.summary import MAX_EVALUATIONS
 from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Strategy
-from adelfl.summary import MAX_EVALUATIONS
 from adelfl.training.engines import EngineName, LocalWork
 from adelfl.training.layers import Layer
 from adelfl.training.work import Engine, Samples

@@ -1,12 +1,12 @@
-"""Records of experiments that are built in Python: what is written before the first round, and compared on resuming."""
+"""Records of experiments that are built in Python: their run information, and its comparison on resuming."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import traceback
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,95 +16,104 @@ import torch
 from adelfl.atomic import RunFinishedError
 from adelfl.errors import AdelError, ConfigError
 from adelfl.plugins import in_words
-from adelfl.record import Checkpoint, RunRecord, RunWriter, versions
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import RunInfo, RunResult
+from adelfl.records.writer import Checkpoint, RunWriter, versions
 from adelfl.simulation.experiment import Experiment
 
 MADE_BY = "simulate"
-"""What ``made_by`` in run.json says of a run that only Python can resume."""
+"""Value of ``RunInfo.made_by`` for a run that only Python can resume."""
 
 
-def describe(experiment: Experiment) -> dict[str, Any]:
-    """Return what run.json says of an experiment, however it was built."""
-    strategy = experiment.strategy
-    return {
-        "seed": experiment.seed,
-        "strategy": strategy.name,
-        "label": strategy.label,
-        "data": experiment.dataset.name,
-        "budget": strategy.problem.budget,
-        "rounds": strategy.rounds,
-        "layers": [layer.name for layer in experiment.layers],
-        "devices": strategy.problem.devices,
-        "constants": strategy.problem.constants.to_dict(),
-        "schedule": strategy.schedule.to_dict() if strategy.schedule else None,
-        "notes": list(strategy.notes),
-        "versions": versions(),
-    }
-
-
-Go = Callable[[RunWriter, Checkpoint | None], dict[str, Any]]
-
-
-def run_recorded(experiment: Experiment, folder: Path, go: Go) -> dict[str, Any]:
-    """Run an experiment with a record, from its beginning or from where the record ends.
+def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[str, str]) -> RunInfo:
+    """Return the run information of an experiment.
 
     Parameters
     ----------
     experiment : Experiment
-        What is recorded.
-    folder : Path
-        Where.
-    go : callable
-        Runs the experiment with a writer, from a checkpoint on, and returns its summary.
+    config : mapping
+        Its configuration, by sections.
+    inputs : mapping
+        Digests of what it depends on.
     """
-    found = _open_record(experiment, folder)
-    if isinstance(found, dict):
-        return found
-    writer, checkpoint = found
+    strategy = experiment.strategy
+    return RunInfo(
+        config=config,
+        inputs=inputs,
+        seed=experiment.seed,
+        strategy=strategy.name,
+        label=strategy.label,
+        data=experiment.dataset.name,
+        budget=strategy.problem.budget,
+        rounds=strategy.rounds,
+        layers=[layer.name for layer in experiment.layers],
+        devices=strategy.problem.devices,
+        constants=strategy.problem.constants.to_dict(),
+        schedule=strategy.schedule.to_dict() if strategy.schedule else None,
+        notes=list(strategy.notes),
+        versions=versions(),
+    )
+
+
+def first_difference(then: RunInfo, now: RunInfo, ignored: tuple[str, ...] = ()) -> str | None:
+    """Return the first key in which two runs differ; versions are not compared."""
+    old, new = (json.loads(json.dumps(info.to_json())) for info in (then, now))
+    return next((k for k, v in new.items() if k not in ("versions", *ignored) and old.get(k) != v), None)
+
+
+Go = Callable[[RunWriter, Checkpoint | None], RunResult]
+
+
+def run_recorded(experiment: Experiment, folder: Path, go: Go) -> RunResult:
+    """Run an experiment with a record, from its beginning or from the record's checkpoint.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        The experiment to record.
+    folder : Path
+        Folder of the record.
+    go : callable
+        Runs the experiment with a writer, from a checkpoint on, and returns its result.
+    """
+    config = _config(experiment)
+    info = replace(describe(experiment, config, _inputs(experiment)), made_by=MADE_BY)
+    checkpoint = None
+    if folder.exists():
+        record = RunRecord.open(folder)
+        _refuse_others(record, info)
+        if record.result is not None:
+            return record.result
+        try:
+            writer, checkpoint = RunWriter.reopen(folder)
+        except RunFinishedError:
+            return run_recorded(experiment, folder, go)
+    else:
+        writer = RunWriter.create(folder, info)
     with writer:
         try:
             return go(writer, checkpoint)
-        except AdelError as trouble:
-            writer.fail(str(trouble))
+        except AdelError as error:
+            writer.fail(str(error))
             raise
-        except Exception as trouble:
-            if not (isinstance(trouble, OSError) and trouble.errno is not None):  # after a full disk a run can go on
-                writer.fail(f"{folder}: {in_words(trouble)}", traceback.format_exc())
+        except Exception as error:
+            if not (isinstance(error, OSError) and error.errno is not None):  # after a full disk a run can go on
+                writer.fail(f"{folder}: {in_words(error)}", traceback.format_exc())
             raise
 
 
-def _open_record(experiment: Experiment, folder: Path) -> tuple[RunWriter, Checkpoint | None] | dict[str, Any]:
-    """Begin a record or continue it; return what to write with and where to go on, or the summary of a finished run."""
-    about = {"config": _config(experiment), "inputs": _inputs(experiment)} | describe(experiment)
-    about["made_by"] = MADE_BY
-    if not folder.exists():
-        return RunWriter.create(folder, about), None
-    record = RunRecord.open(folder)
-    _refuse_others(record, json.loads(json.dumps(about)))
-    if record.result is not None:
-        return record.result
-    try:
-        return RunWriter.reopen(folder)
-    except RunFinishedError:
-        result = RunRecord.open(folder).result
-        assert result is not None
-        return result
-
-
-def _refuse_others(record: RunRecord, now: dict[str, Any]) -> None:
-    """Raise ConfigError if a record is not one of this experiment, as far as that can be compared."""
-    then, advice = record.about, "choose another folder, or remove this one"
-    if then.get("made_by") != MADE_BY:
+def _refuse_others(record: RunRecord, now: RunInfo) -> None:
+    """Raise ConfigError if a record does not belong to this experiment, as far as that can be compared."""
+    then, advice = record.info, "choose another folder, or remove this one"
+    if then.made_by != MADE_BY:
         raise ConfigError(f"{record.folder}: holds a run that was not made by simulate(record=...); {advice}")
-    parts = then.get("inputs")
-    changed = [key for key, digest in now["inputs"].items() if not isinstance(parts, dict) or parts.get(key) != digest]
-    changed += [key for key, value in now.items() if key not in ("inputs", "versions") and then.get(key) != value]
-    if changed:
-        raise ConfigError(f"{record.folder}: holds a run with another {changed[0]}; {advice}")
+    parts = [name for name, digest in now.inputs.items() if then.inputs.get(name) != digest]
+    if changed := parts[0] if parts else first_difference(then, now, ("inputs",)):
+        raise ConfigError(f"{record.folder}: holds a run with another {changed}; {advice}")
 
 
 def _config(experiment: Experiment) -> dict[str, Any]:
-    """Return what a reader of the record wants to know, in the sections of a run's file."""
+    """Return the configuration in the sections of a run's file."""
     e, s = experiment, experiment.strategy.problem
     return {
         "data": {"name": e.dataset.name, "samples": int(e.dataset.y_train.size)},
@@ -128,7 +137,7 @@ def _config(experiment: Experiment) -> dict[str, Any]:
 
 
 def _inputs(experiment: Experiment) -> dict[str, str]:
-    """Return a digest of each part of an experiment that can be compared; of code, only the name of its class."""
+    """Return a digest of each part of an experiment; code is represented by the name of its class only."""
     e, d = experiment, experiment.dataset
     return {
         "data set": _digest([d.x_train, d.y_train, d.x_test, d.y_test]),
@@ -144,37 +153,37 @@ def _inputs(experiment: Experiment) -> dict[str, str]:
 
 
 def _digest(value: object) -> str:
-    found = hashlib.sha256()
-    _feed(found, value)
-    return found.hexdigest()
+    digest = hashlib.sha256()
+    _feed(digest, value)
+    return digest.hexdigest()
 
 
-def _feed(found: Any, value: object) -> None:  # noqa: ANN401 - a hash of hashlib
-    """Add a value to a hash: numbers, texts, arrays and whatever is made of them; of other objects, their class."""
-    found.update(f"<{type(value).__qualname__}>".encode())
+def _feed(digest: Any, value: object) -> None:  # noqa: ANN401 - a hash of hashlib
+    """Add a value to a hash: numbers, texts, arrays and collections of them; other objects by their class."""
+    digest.update(f"<{type(value).__qualname__}>".encode())
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
-        found.update(f"{value.dtype}{value.shape}".encode())
-        found.update(np.ascontiguousarray(value).data)
+        digest.update(f"{value.dtype}{value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).data)
     elif isinstance(value, type):
-        found.update(f"{value.__module__}.{value.__qualname__}".encode())
+        digest.update(f"{value.__module__}.{value.__qualname__}".encode())
     elif is_dataclass(value):
         for field in fields(value):
-            _feed(found, [field.name, getattr(value, field.name)])
+            _feed(digest, [field.name, getattr(value, field.name)])
     elif isinstance(value, dict):
         for key, inner in value.items():
-            _feed(found, [key, inner])
+            _feed(digest, [key, inner])
     elif isinstance(value, list | tuple):
         for inner in value:
-            _feed(found, inner)
+            _feed(digest, inner)
     elif value is None or isinstance(value, str | int | float | np.generic):
-        found.update(repr(value).encode())
-    found.update(b";")
+        digest.update(repr(value).encode())
+    digest.update(b";")
 
 
-def _readable(value: Any) -> Any:  # noqa: ANN401 - whatever options are
-    """Return a value fit for JSON; of other objects, the name of their class."""
+def _readable(value: Any) -> Any:  # noqa: ANN401 - options may be anything
+    """Return a value fit for JSON; other objects become the name of their class."""
     if isinstance(value, dict):
         return {str(key): _readable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -120,20 +120,20 @@ function tookRuns({ first, now, changed, gone }) {
   draw(false);
 }
 
-function tookRun({ name, now, about, rows, last, trouble }) {
+function tookRun({ name, now, about, rows, last, error }) {
   if (!slots.has(name)) return;
   ahead = now - Date.now() / 1000;
   // Of a run whose run.json is lost, the rows still tell how many layers there were.
   if (!about.layers.length) about.layers = (last?.contributors ?? []).map((_, l) => `layer ${l + 1}`);
-  views.set(name, { name, about, rows, last, trouble });
+  views.set(name, { name, about, rows, last, error });
   draw(false);
 }
 
-function tookRows({ name, rows, last, trouble }) {
+function tookRows({ name, rows, last, error }) {
   const view = views.get(name);
   if (!view) return;
   view.rows.push(...rows);
-  Object.assign(view, { last, trouble });
+  Object.assign(view, { last, error });
   draw(name === main && rows.length > 0);
 }
 
@@ -157,14 +157,14 @@ function line(name, slot) {
   return { name, slot, label: about.label || name, seed: about.seed ?? "", budget: about.budget, main: name === main, rows: evaluated };
 }
 
-function title({ name, about, trouble }) {
+function title({ name, about, error }) {
   say($("label"), about.label || name);
   say($("seed"), about.seed === null ? "" : `seed ${about.seed}`);
   say($("state"), about.state);
   $("state").className = `badge is-${about.state}`;
   const facts = [name, about.data, about.devices && `${about.devices} devices`, about.layers.length && `${about.layers.length} layers`];
   say($("facts"), [...facts, about.clock && `${about.clock} clock`].filter(Boolean).join(" · "));
-  const why = trouble || about.why;
+  const why = error || about.why;
   $("why").hidden = !why;
   say($("why"), why);
   document.title = `${about.label || name} · adelfl`;

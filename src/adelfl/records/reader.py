@@ -1,0 +1,212 @@
+"""Reader of recorded runs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from adelfl.atomic import Weights
+from adelfl.errors import ConfigError, MissingExtraError
+from adelfl.records.schema import Row, RunInfo, RunResult, read_failure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+T = TypeVar("T")
+
+_SUSPENDED = 100.0  # times the median round: the process was suspended, no round takes that long
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Reads one run, finished or not."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: str | Path) -> RunRecord:
+        """Open a run's folder.
+
+        Raises
+        ------
+        ConfigError
+            If the folder holds no run, or if run.json or result.json cannot be read.
+        """
+        folder = Path(folder)
+        if not (folder / "run.json").is_file():
+            raise ConfigError(f"{folder}: not a run (it has no run.json)")
+        record = cls(folder)
+        _ = record.info, record.result
+        return record
+
+    @cached_property
+    def info(self) -> RunInfo:
+        """Configuration, seed, versions, strategy, schedule."""
+        return self._read("run.json", RunInfo.from_json)
+
+    @cached_property
+    def result(self) -> RunResult | None:
+        """The summary; None while the run is not finished."""
+        return self._read("result.json", RunResult.from_json) if (self.folder / "result.json").exists() else None
+
+    @cached_property
+    def _failed(self) -> dict[str, str]:
+        return self._read("failed.json", read_failure) if (self.folder / "failed.json").exists() else {}
+
+    @property
+    def failure(self) -> str | None:
+        """The error that stopped the run, if there was one."""
+        return self._failed.get("error")
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training itself failed, as it would again; an exception in the code leaves a traceback instead."""
+        return bool(self._failed) and "traceback" not in self._failed
+
+    @cached_property
+    def rounds(self) -> list[Row]:
+        """One row per merge, the initial model's first; an incomplete last line is ignored."""
+        return list(self._lines("rounds.jsonl", Row.from_json))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The logged events; empty for runs without an event log."""
+        return list(self._lines("events.jsonl", _event))
+
+    def frame(self) -> DataFrame:
+        """Return the rows as a pandas DataFrame with the columns of rounds.jsonl, NaN where a row lacks a value.
+
+        Raises
+        ------
+        MissingExtraError
+            If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as missing:
+            if missing.name != "pandas":
+                raise
+            raise MissingExtraError("pandas", "pandas") from None
+        return pandas.DataFrame([row.to_json() for row in self.rounds] or {"round": []}).set_index("round")
+
+    @property
+    def evaluations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Times and accuracies of the evaluations."""
+        rows = [row for row in self.rounds if row.accuracy is not None]
+        return np.array([row.time for row in rows]), np.array([row.accuracy for row in rows], dtype=np.float64)
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall-clock time of all rounds."""
+        return float(sum(self._lines("wall.jsonl", _seconds)))
+
+    @property
+    def computing_seconds(self) -> float:
+        """Wall-clock time of all rounds; rounds in which the process was suspended count like the median round."""
+        seconds = np.array(list(self._lines("wall.jsonl", _seconds)))
+        if not (seconds > 0).any():
+            return 0.0
+        median = float(np.median(seconds[seconds > 0]))
+        return float(np.where(seconds > _SUSPENDED * median, median, seconds).sum())
+
+    def weights(self) -> Weights:
+        """Return the final weights."""
+        try:
+            return load_file(self.folder / "model.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{self.folder}: no final model ({error})") from None
+
+    def _read(self, name: str, convert: Callable[[object], T]) -> T:
+        with self._readable(name), _open_regular(self.folder / name) as file:
+            return convert(json.loads(file.read()))
+
+    def _lines(self, name: str, convert: Callable[[object], T]) -> Iterator[T]:
+        if not (self.folder / name).exists():
+            return
+        with self._readable(name), _open_regular(self.folder / name) as file:
+            for line in file:
+                if line.endswith("\n"):
+                    yield convert(json.loads(line))
+
+    @contextmanager
+    def _readable(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, RecursionError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            if isinstance(error, OSError):
+                reason = error.strerror or str(error)
+            raise ConfigError(f"{self.folder}: {name} cannot be read ({reason})") from None
+
+
+def _event(data: object) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError("an event is not a JSON object")
+    return data
+
+
+def _seconds(data: object) -> float:
+    if not isinstance(data, dict) or not isinstance(data.get("seconds"), int | float):
+        raise ValueError("a line lacks seconds")
+    return float(data["seconds"])
+
+
+@contextmanager
+def _open_regular(path: Path) -> Iterator[IO[str]]:
+    """Open a regular file for reading; a pipe, which could block for ever, is an error."""
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file")
+        yield file
+
+
+def find_runs(folder: Path) -> list[RunRecord]:
+    """Return all runs below a folder, sorted by path; hidden folders are skipped."""
+    paths = sorted(folder.glob("**/run.json"))
+    return [RunRecord(path.parent) for path in paths if not path.parent.name.startswith(".")]
+
+
+def run_folders(places: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Find the runs at or below several paths.
+
+    Parameters
+    ----------
+    places : sequence of Path
+        Folders of runs, or folders with runs below; others may be among them, as a shell's pattern matches them too.
+
+    Returns
+    -------
+    tuple of lists of Path
+        The folders of the runs, each once, and the paths without a run.
+
+    Raises
+    ------
+    ConfigError
+        If a path does not exist, or if there is no run at all.
+    """
+    folders: dict[Path, None] = {}
+    empty = []
+    for place in places:
+        if not place.exists():
+            raise ConfigError(f"{place}: no such folder")
+        below = [place] if (place / "run.json").is_file() else [record.folder for record in find_runs(place)]
+        folders |= dict.fromkeys(below)
+        if not below:
+            empty.append(place)
+    if not folders and empty:
+        reason = "no runs in it (a run is a folder with a run.json)" if empty[0].is_dir() else "not a folder"
+        raise ConfigError(f"{empty[0]}: {reason}")
+    return list(folders), empty
