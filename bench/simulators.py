@@ -3,7 +3,7 @@
     python bench/simulators.py                                    # everything; an hour on two cores
     python bench/simulators.py --workloads mlp,cnn --peers loop,jax
     python bench/simulators.py --quick --workloads mlp            # one thread, plain settings
-    python bench/simulators.py --as-they-come --workloads mlp     # the best number of threads, plain settings
+    python bench/simulators.py --default-settings --workloads mlp # the best number of threads, plain settings
     python bench/simulators.py --check                            # do all peers compute the same update?
 
 The number that counts is CPU seconds per round (user and system, all threads and child processes): unlike time on the
@@ -441,7 +441,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="timed rounds per run; default: set by workload and peer")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each peer's best settings; default: 3")
     parser.add_argument("--quick", action="store_true", help="one thread and plain settings, without the first pass")
-    parser.add_argument("--as-they-come", action="store_true", help="plain settings, one and two threads")
+    parser.add_argument("--default-settings", action="store_true", help="plain settings, one and two threads")
     parser.add_argument("--json", action="store_true", help="JSON, and only JSON, on stdout; tables on stderr")
     parser.add_argument("--check", action="store_true", help="compare the peers' updates instead of their speed")
     given = parser.parse_args()
@@ -457,7 +457,7 @@ def main() -> int:
         say(before)
         for name in workloads:
             bench = Bench(name, given.rounds, folder)
-            results[name] = bench.compare(peers, max(1, given.repeats), given.quick, not given.as_they_come)
+            results[name] = bench.compare(peers, max(1, given.repeats), given.quick, not given.default_settings)
             show(table(name, results[name]) + "\n")
         show(versions(row for rows in results.values() for row in rows))
         show(f"\nbefore: {before}\nafter:  {machine()}")
