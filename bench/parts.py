@@ -140,7 +140,7 @@ def main() -> int:
     ms = floor()
     print(
         f"MLP: a round takes {ms['whole']:.2f} ms; by themselves, its rows take {ms['rows']:.2f} and the "
-        f"first layer's two products {ms['products']:.2f} ({ms['reached']:.0f} GFLOP/s; large matrices {ms['peak']:.0f})"
+        f"first layer's two products {ms['products']:.2f} ({ms['reached']:.0f} GFLOP/s; at best {ms['peak']:.0f})"
     )
     low, middle, high = growth()
     print(f"MLP, 300 devices cost {middle:.2f} times 30 (quartiles {low:.2f} to {high:.2f}; goal: at most 9)")
