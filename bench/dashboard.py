@@ -1,9 +1,9 @@
-"""How long the dashboard takes to list many runs, to notice a change, and to open one.
+"""Measure how long the dashboard takes to list many runs, to notice a change, and to open a run.
 
     python bench/dashboard.py [--runs 500] [--rounds 1000] [--devices 30]
 
-The server runs as a user starts it, in its own process, and is asked over loopback. The goal: 500 runs of 1,000 rounds
-are listed in under a second by a server that has just started.
+The server runs in its own process, as started by the command line, and receives requests over loopback. Goal: a server
+that has just started lists 500 runs of 1,000 rounds in under a second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def row(t: int, devices: int) -> dict[str, object]:
 
 
 def make_runs(folder: Path, runs: int, rounds: int, devices: int) -> int:
-    """Write runs that differ in name and seed only; their size in bytes. Every tenth is not finished."""
+    """Write runs that differ in name and seed only, and return their size in bytes; every tenth is unfinished."""
     lines = "".join(json.dumps(row(t, devices), separators=(",", ":")) + "\n" for t in range(1, rounds + 1)).encode()
     schedule = {
         "layers": 3,
@@ -54,8 +54,8 @@ def make_runs(folder: Path, runs: int, rounds: int, devices: int) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def ask(address: str, path: str) -> tuple[float, bytes]:
-    """Seconds, and the answer."""
+def get(address: str, path: str) -> tuple[float, bytes]:
+    """Send a GET request; return its duration in seconds and the body of the response."""
     start = monotonic()
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     connection.request("GET", path)
@@ -67,48 +67,48 @@ def ask(address: str, path: str) -> tuple[float, bytes]:
 
 
 def parts(folder: Path, devices: int) -> None:
-    """What one look at the files costs, in this process."""
+    """Measure in this process what it costs to index the files."""
     start, used = monotonic(), os.times().user + os.times().system
-    shelf = RunIndex(folder)
-    shelf.look()
+    index = RunIndex(folder)
+    index.look()
     used = os.times().user + os.times().system - used
-    print(f"{'first look, in process':44}{(monotonic() - start) * 1e3:9.0f} ms, {used * 1e3:.0f} ms of CPU")
+    print(f"{'first index, in process':44}{(monotonic() - start) * 1e3:9.0f} ms, {used * 1e3:.0f} ms of CPU")
     times = []
     name = "study-0/salf-seed0"
     for t in range(9):
         with (folder / name / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(row(2000 + t, devices), separators=(",", ":")) + "\n")
         start = monotonic()
-        shelf.look()
+        index.look()
         times.append(monotonic() - start)
-    print(f"{'a look that finds one run changed':44}{statistics.median(times) * 1e3:9.1f} ms")
+    print(f"{'update after one run has changed':44}{statistics.median(times) * 1e3:9.1f} ms")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("runs", 500), ("rounds", 1000), ("devices", 30)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    said = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        size = make_runs(folder, said.runs, said.rounds, said.devices)
-        print(f"{said.runs} runs of {said.rounds} rounds and {said.devices} devices: {size / 1e6:.0f} MB")
+        size = make_runs(folder, args.runs, args.rounds, args.devices)
+        print(f"{args.runs} runs of {args.rounds} rounds and {args.devices} devices: {size / 1e6:.0f} MB")
         command = [sys.executable, "-m", "adelfl", "dashboard", temporary, "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
             assert server.stdout is not None
             try:
                 address = server.stdout.readline().split()[-1]
-                ask(address, "/")
-                first, body = ask(address, "/api/runs")
-                assert len(json.loads(body)) == said.runs
-                again = [ask(address, "/api/runs")[0] for _ in range(9)]
-                one, rows = ask(address, "/api/run?name=study-1/salf-seed1")
+                get(address, "/")
+                first, body = get(address, "/api/runs")
+                assert len(json.loads(body)) == args.runs
+                again = [get(address, "/api/runs")[0] for _ in range(9)]
+                one, rows = get(address, "/api/run?name=study-1/salf-seed1")
             finally:
                 server.terminate()
-        print(f"{'first list over HTTP (to reach: 1000)':44}{first * 1e3:9.0f} ms, {len(body) / 1e3:.0f} kB")
+        print(f"{'first list over HTTP (goal: 1000)':44}{first * 1e3:9.0f} ms, {len(body) / 1e3:.0f} kB")
         print(f"{'the list again':44}{statistics.median(again) * 1e3:9.1f} ms")
         print(f"{'one run with all its rows':44}{one * 1e3:9.0f} ms, {len(rows) / 1e3:.0f} kB")
-        parts(folder, said.devices)
+        parts(folder, args.devices)
     return 0 if first < 1.0 else 1
 
 

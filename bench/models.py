@@ -1,11 +1,12 @@
-"""What one pass for all devices is worth for models that people write: as classes, with shortcuts, with attention.
+"""Compare the engines ``loop`` and ``fused`` on typical user models: classes, shortcuts, attention.
 
     python bench/models.py [--repeats 7] [--models mlp,cnn]
 
-CPU time of one round's local work and merge, one thread; the plain loop over devices (engine ``loop``) and one pass for
-all of them (``fused``) take turns; median of the ratios within a turn, and quartiles. 30 devices, one local step: all
-layers of all devices; half of the layers on average; and the same with weights that differ from device to device and
-layer to layer, and other batch sizes, as ``adel`` has them.
+``loop`` trains one device after another, ``fused`` trains all devices in one pass. The script measures the CPU time of
+the local work and the merge of one round, with one thread, 30 devices and one local step. The engines run in turns; the
+table shows the median and the quartiles of the ratio within a turn. There are three cases: all devices finish all
+layers; devices finish half of the layers on average; and the latter with weights that differ by device and layer, and
+unequal batch sizes, as with ``adel``.
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ DEVICES, CLASSES = 30, 10
 
 
 class Mlp(nn.Module):
-    """784-32-16-10, written as a class."""
+    """MLP 784-32-16-10, written as a class."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fc1, self.fc2, self.fc3 = nn.Linear(784, 32), nn.Linear(32, 16), nn.Linear(16, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Dense, ReLU, dense, ReLU, dense."""
+        """Apply dense, ReLU, dense, ReLU, dense."""
         x = functional.relu(self.fc1(x.flatten(1)))
         return self.fc3(functional.relu(self.fc2(x)))
 
 
 class Gelu(Mlp):
-    """The same with an activation that the fused engine leaves to autograd."""
+    """The same MLP with an activation for which the fused engine uses autograd."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Dense, GELU, dense, GELU, dense."""
+        """Apply dense, GELU, dense, GELU, dense."""
         x = functional.gelu(self.fc1(x.flatten(1)))
         return self.fc3(functional.gelu(self.fc2(x)))
 
 
 class Cnn(nn.Module):
-    """As in tutorials."""
+    """CNN 10-20-50-10, as in tutorials."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class Cnn(nn.Module):
         self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Two convolutions with pools, two dense layers."""
+        """Apply two convolutions with pooling, then two dense layers."""
         x = functional.relu(functional.max_pool2d(self.conv1(x), 2))
         x = functional.relu(functional.max_pool2d(self.conv2(x), 2))
         x = functional.relu(self.fc1(x.view(-1, 320)))
@@ -81,12 +82,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "transformer": (_own("transformer", (1, 28, 28)), (1, 28, 28), 16),
     "resnet18": (_own("resnet18", (3, 32, 32), width=0.25), (3, 32, 32), 16),
 }
-"""How to build it, the shape of a sample, the batch size."""
+"""Name of each model: its constructor, the shape of a sample, the batch size."""
 
 
 def rounds(layers: int, batch: int, rng: np.random.Generator) -> dict[str, RoundWork]:
-    """Three kinds of local work on 2,000 samples."""
-    found = {}
+    """Return three kinds of local work on 2,000 samples."""
+    works = {}
     for kind in ("all layers", "half of them", "half, unequal weights"):
         z = np.full(DEVICES, layers) if kind == "all layers" else np.minimum(rng.poisson(layers / 2, DEVICES), layers)
         unequal = "unequal" in kind
@@ -95,8 +96,8 @@ def rounds(layers: int, batch: int, rng: np.random.Generator) -> dict[str, Round
         A = progress.delivered / np.maximum(1, progress.delivered.sum(axis=0))
         if unequal:
             A = A * rng.uniform(0.5, 1.5, A.shape)
-        found[kind] = RoundWork((rng.integers(0, 2000, sizes.sum()),), sizes, A, progress, 0.01)
-    return found
+        works[kind] = RoundWork((rng.integers(0, 2000, sizes.sum()),), sizes, A, progress, 0.01)
+    return works
 
 
 def compare(name: str, repeats: int) -> None:
@@ -126,13 +127,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--models", default=",".join(MODELS))
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()
     warnings.simplefilter("ignore")
     print(f"{'model':12}{'deliver':24}{'loop, ms':>10}{'fused, ms':>10}{'ratio':>8}   quartiles")
-    for name in given.models.split(","):
-        compare(name, given.repeats)
+    for name in args.models.split(","):
+        compare(name, args.repeats)
     return 0
 
 

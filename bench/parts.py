@@ -1,8 +1,8 @@
-"""Where the simulator's time goes: its own overhead, ten times the devices (MLP), and truncation (VGG11).
+"""Measure where the simulator spends its time: overhead and number of devices (MLP), truncation (VGG11).
 
     python bench/parts.py
 
-CPU time, one thread, medians; sizes and depths take turns.
+All values are medians of CPU time with one thread. Sizes and depths are measured in turns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def request(name: str) -> measure.Request:
 
 
 def overhead() -> float:
-    """Share of a round of the MLP (30 devices, batch 32) that is not the engine's."""
+    """Return the share of a round of the MLP (30 devices, batch 32) that is spent outside the engine."""
     simulator = Adelfl(request("mlp"))
     inside = 0.0
     prepare = fused.Fused.prepare
@@ -43,9 +43,9 @@ def overhead() -> float:
     def counted(call: Callable[[], T]) -> T:
         nonlocal inside
         start = time.process_time()
-        found = call()
+        result = call()
         inside += time.process_time() - start
-        return found
+        return result
 
     def timed(self: fused.Fused, work: RoundWork) -> Callable[[], float]:
         ready = counted(lambda: prepare(self, work))
@@ -62,9 +62,10 @@ def overhead() -> float:
 
 
 def floor() -> dict[str, float]:
-    """Milliseconds of a round of the MLP, and of what nobody can do without: its rows, the first layer's products.
+    """Return the milliseconds of a round of the MLP, of gathering its rows, and of the first layer's products.
 
-    Beside them, in 10⁹ operations a second, what those products and a product of large square matrices reach.
+    ``reached`` and ``peak`` are the speeds of these products and of a product of large square matrices, in 10⁹
+    operations per second.
     """
     simulator = Adelfl(request("mlp"))
     w, data = simulator.workload, simulator.dataset
@@ -101,7 +102,7 @@ def floor() -> dict[str, float]:
 
 
 def growth() -> list[float]:
-    """How many times the cost of 30 devices 300 cost, turn by turn: lower quartile, median, upper quartile."""
+    """Return the quartiles over turns of the cost of 300 devices divided by the cost of 30."""
     small, large = Adelfl(request("mlp")), Adelfl(request("mlp300"))
 
     def seconds(simulator: Adelfl, rounds: int) -> float:
@@ -114,7 +115,7 @@ def growth() -> list[float]:
 
 
 def truncation() -> dict[float, float]:
-    """CPU seconds of a round of VGG11 when all devices stop after a share of the backward pass."""
+    """Return the CPU seconds of a round of VGG11 in which all devices stop after a share of the backward pass."""
     simulator = Adelfl(request("vgg11"))
     w, L = simulator.workload, len(simulator.layers)
     samples = Samples.of(simulator.dataset.x_train, simulator.dataset.y_train)
@@ -122,32 +123,32 @@ def truncation() -> dict[float, float]:
     rows = np.random.default_rng(0).integers(0, w.devices * w.samples, w.devices * w.batch)
     times: dict[int, list[float]] = {depth: [] for depth in (0, L // 4, L // 2, 3 * L // 4, L)}
     for _ in range(3):
-        for depth, found in times.items():
+        for depth, seconds in times.items():
             progress = Progress(np.full(w.devices, max(depth, 1)), L, 1, np.ones(w.devices))
             A = progress.delivered / w.devices
             work = RoundWork((rows,), np.full(w.devices, w.batch), A, progress, 0.0)
             start = time.process_time()
             engine.run(work)
-            found.append(time.process_time() - start)
-    return {max(depth, 1) / L: statistics.median(found) for depth, found in times.items()}
+            seconds.append(time.process_time() - start)
+    return {max(depth, 1) / L: statistics.median(seconds) for depth, seconds in times.items()}
 
 
 def main() -> int:
     torch.set_num_threads(1)
     share = overhead()
-    print(f"MLP, 30 devices, batch 32: {share:.1%} of a round is clock, draws and records (to reach: below 10 %)")
+    print(f"MLP, 30 devices, batch 32: {share:.1%} of a round is clock, draws and records (goal: below 10 %)")
     ms = floor()
     print(
-        f"MLP: a round takes {ms['whole']:.2f} ms; alone, its rows {ms['rows']:.2f} and the first layer's two products "
-        f"{ms['products']:.2f} ({ms['reached']:.0f} GFLOP/s; square matrices {ms['peak']:.0f})"
+        f"MLP: a round takes {ms['whole']:.2f} ms; by themselves, its rows take {ms['rows']:.2f} and the "
+        f"first layer's two products {ms['products']:.2f} ({ms['reached']:.0f} GFLOP/s; at best {ms['peak']:.0f})"
     )
     low, middle, high = growth()
-    print(f"MLP, 300 devices cost {middle:.2f} times 30 (quartiles {low:.2f} to {high:.2f}; to reach: at most 9)")
+    print(f"MLP, 300 devices cost {middle:.2f} times 30 (quartiles {low:.2f} to {high:.2f}; goal: at most 9)")
     print("VGG11, 30 devices, batch 16: CPU seconds of a round by depth of the backward pass")
-    found = truncation()
-    whole = found[1.0]
-    for depth, seconds in sorted(found.items()):
-        print(f"  {depth:4.0%} of the layers: {seconds:6.2f} s, {seconds / whole:4.0%} of the whole round")
+    by_depth = truncation()
+    whole = by_depth[1.0]
+    for depth, seconds in sorted(by_depth.items()):
+        print(f"  {depth:4.0%} of the layers: {seconds:6.2f} s, {seconds / whole:4.0%} of a full round")
     return 0 if share < 0.10 and middle <= 9.0 else 1
 
 

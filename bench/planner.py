@@ -1,10 +1,11 @@
-"""How fast plans are made: exact against trust-region, side by side; then a fleet of a million devices.
+"""Compare the exact planner with the trust-region solver, then plan for a fleet of a million devices.
 
     python bench/planner.py            # about a minute and a half
     python bench/planner.py --quick    # without finite differences
-    python bench/planner.py --stress 3000   # random problems: does the exact solver ever give up, or lose?
+    python bench/planner.py --stress 3000   # random problems: does the exact solver ever fail?
 
-Every time is the median over repeats in this process; the solvers take turns, so that a noisy machine hits all.
+Times are medians over repeats in this process. The solvers run in turns, so that load on the machine affects all of
+them.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def side_by_side(quick: bool) -> bool:
         for name, (solve, repeats) in solvers.items():
             if repeat < repeats:
                 start = monotonic()
-                found = solve()
+                optimum = solve()
                 times[name].append(monotonic() - start)
-                excess[name] = bound.excess(cost, a, found.T, found.m)
+                excess[name] = bound.excess(cost, a, optimum.T, optimum.m)
     whole = statistics.median(plan(problem).seconds for _ in range(15))
     best = statistics.median(times["exact"])
     print("R = 100, U = 30 (all different), L = 11")
@@ -64,7 +65,7 @@ def side_by_side(quick: bool) -> bool:
         middle = statistics.median(seconds)
         above = excess[name] / excess["exact"] - 1
         print(f"{name:34}{middle * 1e3:8.1f} ms{middle / best:8.0f}x{excess[name]:14.8g}{above:13.1e}")
-    print(f"plan() as a whole: {whole * 1e3:.1f} ms (to reach: 50)")
+    print(f"plan() as a whole: {whole * 1e3:.1f} ms (goal: 50)")
     ratios = [statistics.median(times[n]) / best for n in solvers if n != "exact"]
     return whole <= 0.05 and all(r >= goal for r, goal in zip(ratios, (50, 300), strict=False))
 
@@ -75,7 +76,7 @@ def a_million() -> bool:
     plans = [plan(problem) for _ in range(3)]
     seconds = statistics.median(p.seconds for p in plans)
     print("\nR = 1,000, U = 1,000,000 (all different), L = 19")
-    print(f"plan(): {seconds:.2f} s (to reach: 2); relative error of grouping {plans[0].grouping_error:.1e}")
+    print(f"plan(): {seconds:.2f} s (goal: 2); relative error of grouping {plans[0].grouping_error:.1e}")
     print(
         f"deadlines {plans[0].schedule.deadlines[0]:.2f} to {plans[0].schedule.deadlines[-1]:.2f} s, m {plans[0].m:.3f}"
     )
@@ -84,7 +85,7 @@ def a_million() -> bool:
 
 def stress(problems: int) -> bool:
     rng = np.random.default_rng(SEED)
-    gave_up = lost = 0
+    failed = worse = 0
     for _ in range(problems):
         groups, layers = int(rng.integers(1, 12)), int(rng.integers(1, 51))
         rounds, unit = int(rng.choice([1, 2, 5, 20, 100])), 10 ** rng.uniform(-3, 3)
@@ -98,10 +99,10 @@ def stress(problems: int) -> bool:
         problem = Problem(fleet, layers, rounds, 1.0, rate, constants)
         slack = rng.choice([1 + 1e-5, 1.001, 1.05, 1.5, 3, 10, 1000])
         solution = plan(problem.with_budget(slack * rounds * needed_deadlines(problem, fleet.size).max()))
-        gave_up += solution.method != "exact"
-        lost += solution.excess > solution.uniform.excess * (1 + 1e-9)
-    print(f"{problems} random problems: gave up {gave_up} times, worse than the best uniform schedule {lost} times")
-    return gave_up == lost == 0
+        failed += solution.method != "exact"
+        worse += solution.excess > solution.uniform.excess * (1 + 1e-9)
+    print(f"{problems} random problems: failed {failed} times, worse than the best uniform schedule {worse} times")
+    return failed == worse == 0
 
 
 def main() -> int:

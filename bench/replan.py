@@ -1,4 +1,4 @@
-"""How long it takes to plan the remaining rounds again after a round, by the size of the fleet.
+"""Measure how long replanning takes after a round, for several fleet sizes.
 
 python bench/replan.py [--rounds 40]
 """
@@ -22,18 +22,18 @@ CASES = ((30, 3, None), (1000, 3, None), (1000, 11, None), (100_000, 3, 30))
 
 
 def replan_ms(devices: int, layers: int, cohort: int | None, rounds: int) -> tuple[float, float]:
-    """Milliseconds of a replan: median and worst."""
+    """Return the median and the maximum duration of replanning, in milliseconds."""
     fleet = Fleet.lognormal(devices, compute=16.0, sigma=0.5, upload=0.02, upload_sigma=0.5, seed=0)
-    setting = Problem(fleet, layers, 2 * rounds, 0.5 * layers * rounds, ConstantRate(0.3), batch=16, cohort=cohort)
-    strategy, took, now = Adel(setting), [], 0.0
+    problem = Problem(fleet, layers, 2 * rounds, 0.5 * layers * rounds, ConstantRate(0.3), batch=16, cohort=cohort)
+    strategy, took, now = Adel(problem), [], 0.0
     for t in range(rounds):
         rng = rng_for(0, "bench", t)
-        asked = np.sort(rng.choice(devices, cohort or devices, replace=False))
-        orders = strategy.orders(t, asked)
-        z = rng.integers(0, layers + 1, asked.size)
+        cohort_devices = np.sort(rng.choice(devices, cohort or devices, replace=False))
+        orders = strategy.orders(t, cohort_devices)
+        z = rng.integers(0, layers + 1, cohort_devices.size)
         now += orders.deadline
-        seconds, upload = np.full(asked.size, orders.deadline), np.where(z > 0, 0.02, np.nan)
-        outcome = Outcome(t, asked, orders.batch, z, seconds, upload, setting.budget - now)
+        seconds, upload = np.full(cohort_devices.size, orders.deadline), np.where(z > 0, 0.02, np.nan)
+        outcome = Outcome(t, cohort_devices, orders.batch, z, seconds, upload, problem.budget - now)
         begin = monotonic()
         strategy.observe(outcome)
         took.append(1e3 * (monotonic() - begin))
@@ -41,14 +41,14 @@ def replan_ms(devices: int, layers: int, cohort: int | None, rounds: int) -> tup
 
 
 def main() -> None:
-    """Print a line per fleet."""
+    """Print one line per fleet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
     for devices, layers, cohort in CASES:
         median, worst = replan_ms(devices, layers, cohort, rounds)
-        drawn = f", {cohort} of them a round" if cohort else ""
-        print(f"{devices} devices{drawn}, {layers} layers: {median:.1f} ms (worst {worst:.1f}; to reach: {GOAL_MS:g})")
+        drawn = f", {cohort} of them per round" if cohort else ""
+        print(f"{devices} devices{drawn}, {layers} layers: {median:.1f} ms (worst {worst:.1f}; goal: {GOAL_MS:g})")
 
 
 if __name__ == "__main__":

@@ -1,25 +1,25 @@
-"""What does a simulated round cost? adelfl and its peers side by side, each in an environment of its own.
+"""Measure the cost of a simulated round in adelfl and in other programs, each in its own environment.
 
     python bench/simulators.py                                    # everything; an hour on two cores
     python bench/simulators.py --workloads mlp,cnn --peers loop,jax
-    python bench/simulators.py --quick --workloads mlp            # one thread, plain settings
-    python bench/simulators.py --as-they-come --workloads mlp     # the best number of threads, plain settings
+    python bench/simulators.py --quick --workloads mlp            # one thread, default settings
+    python bench/simulators.py --default-settings --workloads mlp # the best number of threads
     python bench/simulators.py --check                            # do all peers compute the same update?
 
-The number that counts is CPU seconds per round (user and system, all threads and child processes): unlike time on the
-wall it hardly moves when the machine is busy with something else. Start-up, data and compilation are not counted.
+The main quantity is CPU seconds per round (user and system time of all threads and child processes). Unlike wall-clock
+time, it hardly depends on other load. Start-up, data loading and compilation are not counted.
 
-Every peer is shown at its best. A first pass tries, one after the other, the peer's variants (memory layout, chunks),
-glibc's heap as it is and told to keep its memory, and one and two threads; the setting with the lowest CPU time and
-the one with the lowest wall time then run ``--repeats`` times, peers taking turns (A B C, A B C), and the table has
-the medians. A shared machine's own speed drifts by a third within minutes, so ratios are taken within a turn, and the
-table has their median and quartiles. A peer that cannot be installed, or fails, is named with the reason.
+Every program ("peer") runs with its best settings. A first pass tries the variants of the peer (memory layout, chunks),
+a default and a retained glibc heap, and one and two threads. The settings with the lowest CPU time and the lowest wall
+time then run ``--repeats`` times, with the peers in turns (A B C, A B C). The table shows medians. The speed of a
+shared machine drifts by a third within minutes, so ratios are computed within a turn, and the table shows their median
+and quartiles. For a peer that cannot be installed or fails, the table shows the reason.
 
-With one local step FedAvg is one SGD step on the rows of all devices, on which adelfl's fused engine rests. The rows
-``batch`` and ``jax-batch`` do just that, in torch and JAX; the others keep devices apart, as a simulator must when they
-take several steps or deliver different layers.
+With one local step, FedAvg equals one SGD step on the samples of all devices. adelfl's fused engine relies on this. The
+peers ``batch`` and ``jax-batch`` do only that, in torch and JAX. The other peers keep devices apart, as a simulator
+must if devices take several steps or deliver different layers.
 
-Environments are made in .bench-envs/ the first time they are needed (pip, torch from constraints.txt) and kept.
+Environments are created in .bench-envs/ when they are first needed (with pip, and torch from constraints.txt).
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ PLAIN = ("",)
 LAYOUTS = {"cnn": ("", "channels_last"), "vgg11": ("", "channels_last")}
 
 KEEP_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_TOP_PAD_": str(2**26)}
-"""Without these glibc hands large blocks back to the system after every step and fetches them again: page faults."""
+"""Settings that keep glibc from returning large blocks to the system after every step, which causes page faults."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One row of the table, and how to get it. Rows may share a script and an environment, with other variants."""
+    """One row of the table and how to measure it; rows may share a script and an environment."""
 
     name: str
     script: str
     environment: str | None
-    """A folder in .bench-envs, or None: the repository's own .venv."""
+    """Folder in .bench-envs, or None for the .venv of the repository."""
     requirements: tuple[str, ...] = ()
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Timed and warm-up rounds, by workload, where the workload's own would take too long, or too little."""
+    """Timed and warm-up rounds by workload, where the defaults of the workload do not suit."""
 
 
-_OURS = {"mlp": (1500, 20), "mlp300": (150, 4)}  # a run is set up within them, which others do before
+_OURS = {"mlp": (1500, 20), "mlp300": (150, 4)}  # these include the set-up of a run, which other peers do earlier
 _MESSAGES = {"mlp": ("", "inline"), "mlp300": ("", "inline")}
 _FLOWER = {"mlp": (30, 10), "mlp300": (5, 3), "cnn": (15, 5), "vgg11": (2, 1)}
 _CHUNKS = {"cnn": ("", "chunks_of_5"), "vgg11": ("chunks_of_1", "chunks_of_3")}  # vgg11 in one piece: 73 s, 4 GB
@@ -106,7 +106,7 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """How a peer is run."""
+    """Settings of a run: variant, heap, threads."""
 
     variant: str
     keep_heap: bool
@@ -114,11 +114,11 @@ class Setting:
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return ", ".join(filter(None, (threads, self.variant, "heap kept" if self.keep_heap else "")))
+        return ", ".join(filter(None, (threads, self.variant, "heap retained" if self.keep_heap else "")))
 
 
 class CannotRun(Exception):
-    """A peer that is not there or fails; the message is the reason, for the table."""
+    """Raised if a peer is missing or fails; the message is the reason shown in the table."""
 
 
 def say(text: str) -> None:
@@ -129,20 +129,20 @@ def say(text: str) -> None:
 
 
 def interpreter(peer: Peer) -> Path:
-    """The peer's python; makes its environment if it is missing or asks for other packages than before."""
+    """Return the Python of a peer; create its environment if it is missing or its requirements have changed."""
     if not (SCRIPTS / peer.script).exists():
         raise CannotRun(f"bench/peers/{peer.script} is missing")
     if peer.environment is None:
         python = REPOSITORY / ".venv" / "bin" / "python"
         if not python.exists():
-            raise CannotRun("no .venv in the repository: run make lint, which prepares it")
+            raise CannotRun("there is no .venv in the repository; run make lint to create it")
         return python
     folder = ENVIRONMENTS / peer.environment
     python, ready = folder / "bin" / "python", folder / "ready.txt"
     wanted = "\n".join(peer.requirements) + "\n"
     if ready.exists() and ready.read_text() == wanted:
         return python
-    say(f"making {folder.relative_to(REPOSITORY)} ({', '.join(peer.requirements)})")
+    say(f"creating {folder.relative_to(REPOSITORY)} ({', '.join(peer.requirements)})")
     ENVIRONMENTS.mkdir(exist_ok=True)
     run([sys.executable, "-m", "venv", "--clear", str(folder)], seconds=INSTALL_SECONDS)
     constraints = str(REPOSITORY / "constraints.txt")
@@ -152,7 +152,7 @@ def interpreter(peer: Peer) -> Path:
 
 
 def run(command: list[str], seconds: float, extra: dict[str, str] | None = None) -> str:
-    """Run a command in a process group of its own, and end that group, children and all, if it takes too long."""
+    """Run a command in its own process group, and kill the group if it takes too long."""
     process = subprocess.Popen(
         command,
         cwd=REPOSITORY,
@@ -164,10 +164,10 @@ def run(command: list[str], seconds: float, extra: dict[str, str] | None = None)
     )
     try:
         out, errors = process.communicate(timeout=seconds)
-    except BaseException as problem:
+    except BaseException as error:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if isinstance(problem, subprocess.TimeoutExpired):
+        if isinstance(error, subprocess.TimeoutExpired):
             raise CannotRun(f"not done after {seconds:.0f} s") from None
         raise
     if process.returncode:
@@ -177,8 +177,8 @@ def run(command: list[str], seconds: float, extra: dict[str, str] | None = None)
 
 def _reason(errors: str) -> str:
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("ERROR:")] or lines
-    return said[-1][:200] if said else ""
+    messages = [line for line in lines if line.startswith("ERROR:")] or lines
+    return messages[-1][:200] if messages else ""
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
@@ -186,42 +186,42 @@ def _reason(errors: str) -> str:
 
 @dataclass
 class Row:
-    """All that is known of one peer on one workload."""
+    """Measurements of one peer on one workload."""
 
     peer: Peer
     tried: dict[Setting, dict[str, Any]] = field(default_factory=dict)
-    """The first pass, one run each."""
+    """Results of the first pass, one run per setting."""
     runs: dict[Setting, list[dict[str, Any]]] = field(default_factory=dict)
-    """The repeats, for the best settings alone."""
+    """Results of the repeats, for the best settings only."""
     reason: str = ""
-    """Why there is no number."""
+    """Why the peer could not be measured."""
 
     def median(self, setting: Setting, key: str) -> float:
-        """The middle of the repeats."""
+        """Return the median of a quantity over the repeats."""
         return statistics.median(float(run[key]) for run in self.runs[setting])
 
     def best(self, key: str) -> tuple[float, Setting]:
-        """The lowest median of a quantity, and the setting that gave it."""
+        """Return the lowest median of a quantity and its setting."""
         return min(((self.median(setting, key), setting) for setting in self.runs), key=lambda pair: pair[0])
 
     def ratio(self, ours: Row) -> tuple[float, float, float]:
-        """How many times our CPU time this peer takes, turn by turn: lower quartile, median, upper quartile."""
+        """Return the quartiles over turns of this peer's CPU time divided by ours."""
         mine, its = (row.runs[row.best("cpu_s_per_round")[1]] for row in (ours, self))
-        found = [b["cpu_s_per_round"] / a["cpu_s_per_round"] for a, b in zip(mine, its, strict=True)]
-        low, middle, high = statistics.quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+        ratios = [b["cpu_s_per_round"] / a["cpu_s_per_round"] for a, b in zip(mine, its, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         return low, middle, high
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One workload, measured for some peers."""
+    """Measurement of one workload for several peers."""
 
     workload: str
     rounds: int | None
     folder: Path
 
     def measure(self, peer: Peer, setting: Setting) -> dict[str, Any]:
-        """Run a peer's script once and read its line of JSON."""
+        """Run the script of a peer once and return its JSON output."""
         command = [str(interpreter(peer)), str(SCRIPTS / peer.script), self.workload, "--threads", str(setting.threads)]
         if setting.variant:
             command += ["--variant", setting.variant]
@@ -231,27 +231,27 @@ class Bench:
                 command += [option, str(value)]
         out = run(command, RUN_SECONDS, self.environment(setting))
         try:
-            found: dict[str, Any] = json.loads(out.splitlines()[-1])
+            result: dict[str, Any] = json.loads(out.splitlines()[-1])
         except (IndexError, json.JSONDecodeError):
             raise CannotRun("the script printed no JSON line") from None
-        cpu, wall = found["cpu_s_per_round"], found["wall_s_per_round"]
+        cpu, wall = result["cpu_s_per_round"], result["wall_s_per_round"]
         say(f"  {self.workload:7}{peer.name:10}{cpu:10.4f} CPU s {wall * 1e3:10.1f} wall ms   {setting}")
-        return found
+        return result
 
     def environment(self, setting: Setting) -> dict[str, str]:
-        """The variables that a run gets on top of the user's own."""
-        # Passive waiting: a thread that spins until its next task would only burn the CPU time that is counted here.
+        """Return the environment variables that are set in addition to the user's."""
+        # Threads that spin while waiting would add to the CPU time that is measured here.
         return {"OMP_WAIT_POLICY": "passive", "TMPDIR": str(self.folder)} | (KEEP_HEAP if setting.keep_heap else {})
 
     def try_settings(self, row: Row, tuned: bool) -> list[Setting]:
-        """First variant and heap with one thread, if it may be tuned, then two threads with the best of these."""
+        """Try variants and heaps with one thread, then the best of them with two; return the best settings."""
         variants = row.peer.variants.get(self.workload, PLAIN)
         for variant in variants if tuned else variants[:1]:
             for keep_heap in (False, True) if tuned else (False,):
                 self._try(row, Setting(variant, keep_heap, threads=1))
         if not row.tried:
             raise CannotRun(row.reason)
-        row.reason = ""  # one that works is enough
+        row.reason = ""  # one working setting is enough
         best = min(row.tried, key=lambda s: row.tried[s]["cpu_s_per_round"])
         self._try(row, Setting(best.variant, best.keep_heap, threads=2))
         row.reason = ""
@@ -261,20 +261,20 @@ class Bench:
     def _try(self, row: Row, setting: Setting) -> None:
         try:
             row.tried[setting] = self.measure(row.peer, setting)
-        except CannotRun as problem:
-            row.reason = str(problem)
-            say(f"  {self.workload:7}{row.peer.name:10} {setting} fails: {problem}")
+        except CannotRun as error:
+            row.reason = str(error)
+            say(f"  {self.workload:7}{row.peer.name:10} {setting} fails: {error}")
 
     def compare(self, peers: Iterable[Peer], repeats: int, quick: bool, tuned: bool) -> list[Row]:
-        """Measure all peers; those that fail keep their reason."""
+        """Measure all peers; rows of peers that fail state the reason."""
         rows = [Row(peer) for peer in peers]
         chosen: dict[str, list[Setting]] = {}
         for row in rows:
             try:
                 first = row.peer.variants.get(self.workload, PLAIN)[0]
                 chosen[row.peer.name] = [Setting(first, False, 1)] if quick else self.try_settings(row, tuned)
-            except CannotRun as problem:
-                row.reason = str(problem)
+            except CannotRun as error:
+                row.reason = str(error)
         for _ in range(repeats):
             for row in rows:
                 if row.reason:
@@ -282,8 +282,8 @@ class Bench:
                 try:
                     for setting in chosen[row.peer.name]:
                         row.runs.setdefault(setting, []).append(self.measure(row.peer, setting))
-                except CannotRun as problem:
-                    row.reason = str(problem)
+                except CannotRun as error:
+                    row.reason = str(error)
         return rows
 
 
@@ -291,7 +291,7 @@ class Bench:
 
 
 def machine() -> str:
-    """Processor, cores, memory and how busy they are: numbers without their machine say little."""
+    """Return a description of the processor, cores, memory and load."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -303,7 +303,7 @@ def machine() -> str:
 
 
 def table(workload: str, rows: list[Row]) -> str:
-    """The rows of one workload, as text."""
+    """Format the rows of one workload as text."""
     w = WORKLOADS[workload]
     lines = [
         f"{workload}: {w.about}; {w.devices} devices, batch {w.batch}, {w.samples} samples each; one step",
@@ -326,13 +326,13 @@ def table(workload: str, rows: list[Row]) -> str:
 
 
 def versions(rows: Iterable[Row]) -> str:
-    """What was measured, peer by peer."""
-    found = {row.peer.name: next(iter(row.runs.values()))[0]["versions"] for row in rows if row.runs}
-    return "\n".join(f"{name:10}{', '.join(f'{k} {v}' for k, v in given.items())}" for name, given in found.items())
+    """Format the package versions of each peer."""
+    packages = {row.peer.name: next(iter(row.runs.values()))[0]["versions"] for row in rows if row.runs}
+    return "\n".join(f"{name:10}{', '.join(f'{k} {v}' for k, v in used.items())}" for name, used in packages.items())
 
 
 def as_json(results: dict[str, list[Row]]) -> dict[str, Any]:
-    """Everything, for a program to read."""
+    """Return all measurements as a JSON-compatible dictionary."""
 
     def one(row: Row, ours: Row | None) -> dict[str, Any]:
         if row.reason or not row.runs:
@@ -350,55 +350,55 @@ def as_json(results: dict[str, list[Row]]) -> dict[str, Any]:
             "tried": {str(setting): run for setting, run in row.tried.items()},
         }
 
-    found = {}
+    workloads = {}
     for name, rows in results.items():
         ours = next((row for row in rows if row.peer.name == OURS and row.runs and not row.reason), None)
-        found[name] = {row.peer.name: one(row, ours) for row in rows}
-    return found
+        workloads[name] = {row.peer.name: one(row, ours) for row in rows}
+    return workloads
 
 
 # --- the cross-check ------------------------------------------------------------------------------------------------
 
 
-YARDSTICK = "loop", "float64"
+REFERENCE = "loop", "float64"
 TOLERANCE = 1e-4
-"""Of float32 sums in another order."""
-GATES = 3.0
-"""In a deep network a few of many ReLUs and maxima are so close that rounding decides them, and a whole path opens or
-closes: nobody can be asked to be much nearer to the yardstick than the same loop in float32 is."""
+"""Relative error that float32 sums in a different order may cause."""
+SLACK = 3.0
+"""Tolerance as a multiple of the error of the float32 loop. In a deep network, rounding decides some ReLUs and maxima
+and thereby changes whole paths, so no peer can be much closer to the reference than this loop."""
 
 
 def check(workloads: list[str], peers: list[Peer], folder: Path) -> bool:
-    """Let every peer do one round on the same weights and batches, in each of its variants, and compare the updates.
+    """Run one round in every variant of every peer on the same weights and batches, and compare the updates.
 
-    adelfl goes first and does what is timed, its own draws included; the rows that it drew are the others' batches. The
-    error is the largest difference to the update of a plain loop in float64, over all entries of a weight, relative to
-    the largest entry of that update; the worst weight counts.
+    adelfl runs first, with the code that is timed and its own random draws; the other peers use the samples that it
+    drew. The error of a weight is the largest difference to the update of a plain loop in float64, relative to the
+    largest entry of that update. The error of a peer is that of its worst weight.
     """
     import numpy as np
 
     good = True
-    ours, loop = PEERS[OURS], PEERS[YARDSTICK[0]]
+    ours, loop = PEERS[OURS], PEERS[REFERENCE[0]]
     for name in workloads:
         rows = folder / f"{name}-rows.npy"
         np.save(rows, fixed_batches(WORKLOADS[name]))
         try:
             own = _update(name, ours, "", rows) if ours in peers else None
-            yardstick = _update(name, loop, YARDSTICK[1], rows)
-            rounding = _error(_update(name, loop, "", rows), yardstick)
-        except CannotRun as problem:
-            print(f"{name:8}not checked: {problem}", flush=True)
+            reference = _update(name, loop, REFERENCE[1], rows)
+            rounding = _error(_update(name, loop, "", rows), reference)
+        except CannotRun as error:
+            print(f"{name:8}not checked: {error}", flush=True)
             good = False
             continue
-        tolerance = max(TOLERANCE, GATES * rounding)
+        tolerance = max(TOLERANCE, SLACK * rounding)
         print(f"{name:8}tolerance {tolerance:.0e} (the loop's own rounding: {rounding:.1e})", flush=True)
         settings = [(peer, variant) for peer in peers for variant in peer.variants.get(name, PLAIN)]
         for peer, variant in settings:
             label = f"{name:8}{peer.name:10}{variant:28}"
             try:
-                error = _error(own if peer is ours and own else _update(name, peer, variant, rows), yardstick)
-            except CannotRun as problem:
-                print(f"{label} not checked: {problem}", flush=True)
+                error = _error(own if peer is ours and own else _update(name, peer, variant, rows), reference)
+            except CannotRun as error:
+                print(f"{label} not checked: {error}", flush=True)
                 good = False
                 continue
             good &= error <= tolerance
@@ -407,7 +407,7 @@ def check(workloads: list[str], peers: list[Peer], folder: Path) -> bool:
 
 
 def _update(name: str, peer: Peer, variant: str, rows: Path) -> list[Floats]:
-    """What one round adds to each of the first weights."""
+    """Return what one round adds to each initial weight."""
     import numpy as np
 
     out = rows.with_name("weights.npz")
@@ -419,18 +419,18 @@ def _update(name: str, peer: Peer, variant: str, rows: Path) -> list[Floats]:
 
 
 def _error(update: list[Floats], reference: list[Floats]) -> float:
-    """Of the worst weight; NaN counts as infinitely wrong."""
+    """Return the relative error of the worst weight; NaN counts as infinite."""
     import numpy as np
 
     errors = [float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(update, reference, strict=True)]
     return max(error if math.isfinite(error) else math.inf for error in errors)
 
 
-def listed(given: str, allowed: Iterable[str]) -> list[str]:
-    """Split a list of names; one sentence if a name is not known."""
-    names = [name.strip() for name in given.split(",") if name.strip()]
+def listed(text: str, allowed: Iterable[str]) -> list[str]:
+    """Split a comma-separated list of names; exit with a message if a name is unknown."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
     if unknown := [name for name in names if name not in allowed]:
-        sys.exit(f"{', '.join(unknown)}: not known; choose from {', '.join(allowed)}")
+        sys.exit(f"{', '.join(unknown)}: unknown; choose from {', '.join(allowed)}")
     return names
 
 
@@ -440,28 +440,28 @@ def main() -> int:
     parser.add_argument("--peers", default=",".join(PEERS), help="default: %(default)s")
     parser.add_argument("--rounds", type=int, help="timed rounds per run; default: set by workload and peer")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each peer's best settings; default: 3")
-    parser.add_argument("--quick", action="store_true", help="one thread and plain settings, without the first pass")
-    parser.add_argument("--as-they-come", action="store_true", help="plain settings, one and two threads")
-    parser.add_argument("--json", action="store_true", help="JSON, and only JSON, on stdout; tables on stderr")
+    parser.add_argument("--quick", action="store_true", help="one thread and default settings, without the first pass")
+    parser.add_argument("--default-settings", action="store_true", help="default settings, one and two threads")
+    parser.add_argument("--json", action="store_true", help="print only JSON on stdout; tables go to stderr")
     parser.add_argument("--check", action="store_true", help="compare the peers' updates instead of their speed")
-    given = parser.parse_args()
-    workloads = listed(given.workloads, WORKLOADS)
-    peers = [PEERS[name] for name in listed(given.peers, PEERS)]
-    folder = Path(tempfile.mkdtemp(prefix="sb-", dir="/tmp"))  # a short path, for the sockets that Ray puts into it
+    args = parser.parse_args()
+    workloads = listed(args.workloads, WORKLOADS)
+    peers = [PEERS[name] for name in listed(args.peers, PEERS)]
+    folder = Path(tempfile.mkdtemp(prefix="sb-", dir="/tmp"))  # a short path, because Ray creates sockets in it
     try:
-        if given.check:
+        if args.check:
             return 0 if check(workloads, peers, folder) else 1
         results: dict[str, list[Row]] = {}
-        show = say if given.json else partial(print, flush=True)
+        show = say if args.json else partial(print, flush=True)
         before = machine()
         say(before)
         for name in workloads:
-            bench = Bench(name, given.rounds, folder)
-            results[name] = bench.compare(peers, max(1, given.repeats), given.quick, not given.as_they_come)
+            bench = Bench(name, args.rounds, folder)
+            results[name] = bench.compare(peers, max(1, args.repeats), args.quick, not args.default_settings)
             show(table(name, results[name]) + "\n")
         show(versions(row for rows in results.values() for row in rows))
         show(f"\nbefore: {before}\nafter:  {machine()}")
-        if given.json:
+        if args.json:
             print(json.dumps({"machine": before, "workloads": as_json(results)}, indent=1))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

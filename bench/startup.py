@@ -1,8 +1,8 @@
-"""How long ``adelfl --help`` takes, against the imports that it could not do without.
+"""Compare the duration of ``adelfl --help`` with that of its indispensable imports.
 
     python bench/startup.py
 
-The two commands take turns; the goal is at most twice ``import scipy.special, typer``.
+The two commands run in turns. Goal: at most twice the duration of ``import scipy.special, typer``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> int:
     ours, theirs = (statistics.median(t) for t in times.values())
     for name, seconds in times.items():
         print(f"{name:30}{statistics.median(seconds) * 1e3:8.0f} ms")
-    print(f"ratio {ours / theirs:.2f} (to reach: at most 2)")
+    print(f"ratio {ours / theirs:.2f} (goal: at most 2)")
     return 0 if ours <= 2 * theirs else 1
 
 

@@ -1,10 +1,13 @@
-"""What truncated backpropagation saves, what it costs, and how late it stops: VGG11 and a small transformer.
+"""Measure what truncated backpropagation saves and costs, and how late it stops, on VGG11 and a small transformer.
 
     python bench/truncated.py [--repeats 15]
 
-One thread, CPU time, the ways taking turns, medians of ratios. The layers' costs are read off the pass itself, by when
-each becomes complete. Exit code 1 if a goal is missed: a pass that stops at half the cost takes at most 60 % of a plain
-one; a whole pass at most 3 % more than a plain one; and it ends at most one layer's time after it was told to.
+The script measures CPU time with one thread. The kinds of pass run in turns, and values are medians of ratios. The cost
+of a layer is the time between its completion and that of the layer before it. The exit code is 1 if a goal is missed:
+
+- a pass that stops at half the cost takes at most 60 % of a plain pass;
+- a full pass takes at most 3 % more than a plain pass;
+- a pass ends at most one layer's time after it should stop.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Case:
         self.truncation = Truncation(self.model, self.layers)
 
     def loss(self, model: nn.Module | None = None) -> Tensor:
-        """Run the batch."""
+        """Return the loss of the batch."""
         return functional.cross_entropy((model or self.model)(self.x), self.y)
 
 
@@ -52,7 +55,7 @@ def timed(loss: Tensor, do: Callable[[Tensor], object]) -> float:
 
 
 def layer_times(case: Case, repeats: int) -> list[float]:
-    """Median CPU seconds of each layer's part of the pass, in the order in which they become complete."""
+    """Return the median CPU seconds of each layer of the backward pass, in the order of completion."""
     passes = []
     for _ in range(repeats):
         moments: list[float] = []
@@ -75,7 +78,7 @@ def measure(name: str, repeats: int) -> bool:
     times: dict[str, list[float]] = {way: [] for way in ways}
     order = list(ways)
     for _ in range(repeats):
-        order.append(order.pop(0))  # what ran before matters: each way follows each other
+        order.append(order.pop(0))  # the preceding pass affects the time, so the order rotates
         for way in order:
             case.model.zero_grad()
             with nullcontext() if way == "plain" else case.truncation:
@@ -89,41 +92,41 @@ def measure(name: str, repeats: int) -> bool:
     late = lateness(case, costs, repeats)
     print(f"{name}: {L} layers, a plain backward pass takes {1e3 * plain:.1f} ms of CPU")
     print(f"  stopped after {half} layers ({reached:.0%} of the cost): {share:.0%} of the plain pass")
-    print(f"  a whole pass: {extra:+.1%}")
-    print(f"  out of time at any moment, it ends {late:.2f} of the longest layer's time later")
-    print(f"  two local iterations, the second stopped there: {iterations(case, half, plain, repeats)}")
+    print(f"  a full pass: {extra:+.1%}")
+    print(f"  a pass ends {late:.2f} of the longest layer's time after its time is up")
+    print(f"  two local iterations, the second truncated there: {iterations(case, half, plain, repeats)}")
     return share <= 0.60 and extra <= 0.03 and late <= 1.0
 
 
 def lateness(case: Case, costs: list[float], repeats: int) -> float:
-    """Of passes that run out of time in the middle of a layer: how long they go on, in units of the longest layer."""
-    found = []
+    """Return the median delay of passes whose time ends within a layer, in units of the longest layer."""
+    delays = []
     for k in range(repeats):
         target = (k + 0.5) / repeats * sum(costs)
         loss = case.loss()
         start = time.process_time()
         with case.truncation as truncation:
             truncation.backward(loss, lambda _, end=start + target: time.process_time() > end)  # type: ignore[misc]
-        found.append(max(0.0, time.process_time() - start - target))
-    return statistics.median(found) / max(costs)
+        delays.append(max(0.0, time.process_time() - start - target))
+    return statistics.median(delays) / max(costs)
 
 
 def iterations(case: Case, half: int, plain: float, repeats: int) -> str:
-    """CPU of two steps, the second cut short, without the forward passes."""
+    """Measure the CPU time of two steps, the second one truncated, without the forward passes."""
     optimizer = torch.optim.SGD(case.model.parameters(), lr=0.0)
     L = len(case.layers)
     times = []
     for _ in range(repeats):
         spent = 0.0
         began = 0.0
-        asked = 0
+        calls = 0
 
         def stop(l: int) -> bool:
-            nonlocal asked, began, spent
-            asked += 1
+            nonlocal calls, began, spent
+            calls += 1
             if l == L:
                 began = time.process_time()
-            over = asked > L + 1 and l <= L - half
+            over = calls > L + 1 and l <= L - half
             if l == 0 or over:
                 spent += time.process_time() - began
             return over

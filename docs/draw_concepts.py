@@ -1,9 +1,9 @@
-"""Draws the pictures of docs/concepts.md.
+"""Draw the figures of docs/concepts.md.
 
     python docs/draw_concepts.py [--out docs/img]
 
-Layer times come from the latency model, plans from the planner, and the last picture from runs of the simulator (about
-a minute); only the sketch of a device is drawn by hand.
+Layer times come from the latency model, plans from the planner, and the last figure from runs of the simulator, which
+take about a minute. Only the sketch of a device is not computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from adelfl.seeds import rng_for
 Floats = NDArray[np.float64]
 
 LAYERS = 4
-SHADES = ("#0b3c5d", "#2f6f9f", "#6fa8cf", "#b9d6ea")  # of layers, the last of the network first
+SHADES = ("#0b3c5d", "#2f6f9f", "#6fa8cf", "#b9d6ea")  # one per layer, starting with the last layer of the network
 LOST = "#e4e4e4"
 SPEEDS = np.array([40.0, 24.0, 18.0, 12.0, 5.0])
 NAMES = ("laptop", "new phone", "phone", "old phone", "very old phone")
@@ -35,16 +35,16 @@ BATCH, DEADLINE = 16, 3.2
 
 
 def layer_times(batch: Floats | int, round_: int = 1906) -> Floats:
-    """Seconds of each device's layers, the last of the network first, shape (devices, layers).
+    """Return the seconds of each device's layers, of shape (devices, layers), starting with the last layer.
 
-    The round is one of many that shows devices of every depth.
+    The default round is one in which devices reach every depth.
     """
     mean = np.broadcast_to(np.asarray(batch, dtype=np.float64) / SPEEDS, SPEEDS.shape)
     return Exponential().layer_times(rng_for(7, "concepts", round_), mean, LAYERS, LAYERS)
 
 
 def _rows(ax: Axes, times: Floats, end: float, *, finished: Floats) -> None:
-    """A bar for each device, in parts for its layers; what is not finished in time is pale."""
+    """Draw a bar for each device, divided into its layers; unfinished layers are pale."""
     for row, steps in enumerate(times):
         start = 0.0
         for k, step in enumerate(steps):
@@ -68,7 +68,7 @@ def _close(ax: Axes, when: float, text: str) -> None:
 
 
 def draw_stragglers() -> Figure:
-    """The same five devices, in three rounds that treat stragglers in three ways."""
+    """Draw five devices in rounds that wait for stragglers, drop them, or use their layers."""
     times = layer_times(BATCH)
     done = np.cumsum(times, axis=1)
     last = float(done[:, -1].max())
@@ -76,13 +76,13 @@ def draw_stragglers() -> Figure:
         fig = figure(10.0, 3.3)
         wait, drop, layered = fig.subplots(1, 3, sharex=True)
         _rows(wait, times, last, finished=np.ones_like(done))
-        _close(wait, last, "the slowest is done")
+        _close(wait, last, "slowest device done")
         wait.set(title="Wait: the round is long")
         whole = np.repeat(done[:, -1:] <= DEADLINE, LAYERS, axis=1)
         _rows(drop, times, DEADLINE, finished=whole)
-        drop.set(title="Drop: their work is lost")
+        drop.set(title="Drop: late work is lost")
         _rows(layered, times, DEADLINE, finished=done <= DEADLINE)
-        layered.set(title="Layers: what is ready counts")
+        layered.set(title="Layers: finished layers count")
         for ax in (drop, layered):
             _close(ax, DEADLINE, "deadline")
         for ax in (wait, drop, layered):
@@ -97,7 +97,7 @@ def draw_stragglers() -> Figure:
 
 
 def draw_one_device() -> Figure:
-    """A network, and a backward pass through it that the deadline ends."""
+    """Draw a network and a backward pass that the deadline ends."""
     with matplotlib.rc_context(RC):
         fig = figure(10.0, 3.1)
         ax = fig.subplots()
@@ -118,8 +118,8 @@ def draw_one_device() -> Figure:
             )
             ax.add_patch(box)
             ax.text(x + 0.625, 1.6, f"layer {place + 1}", ha="center", va="center", color="white" if sent else GREY)
-            said = ("finished first", "finished second", "cut off by the deadline", "not begun")[k]
-            ax.text(x + 0.625, 0.95, said, ha="center", va="top", fontsize=9, color=SHADES[k] if sent else GREY)
+            state = ("finished first", "finished second", "cut off by the deadline", "not started")[k]
+            ax.text(x + 0.625, 0.95, state, ha="center", va="top", fontsize=9, color=SHADES[k] if sent else GREY)
         ax.text(0.75, 1.6, "samples", ha="center", va="center")
         ax.text(9.25, 1.6, "loss", ha="center", va="center")
         ax.annotate("", (8.9, 2.35), xytext=(1.1, 2.35), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1.4})
@@ -133,7 +133,7 @@ def draw_one_device() -> Figure:
 
 
 def draw_starving() -> Figure:
-    """How often each layer gets an update, for a few batch sizes; and the trade of batch size against coverage."""
+    """Draw how often each layer gets an update for several batch sizes, and the trade-off with gradient noise."""
     fleet = ad.Fleet.lognormal(30, compute=16.0, sigma=0.5, seed=1)
     deadline = 0.45
     with matplotlib.rc_context(RC):
@@ -144,23 +144,25 @@ def draw_starving() -> Figure:
             chance = Exponential().delivery(batch / fleet.compute, fleet.upload, deadline, LAYERS)
             filled = 1.0 - np.prod(1.0 - chance, axis=0)
             left.plot(layer, filled, "o-", color=colour, label=f"batch {batch}")
-        left.set(title="In which share of rounds a layer is trained", xlabel="layer (1: input side)", ylim=(0, 1.04))
+        left.set(title="Share of rounds that train a layer", xlabel="layer (1: input side)", ylim=(0, 1.04))
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
         left.yaxis.set_major_formatter(PercentFormatter(1.0))
         left.legend(loc="lower right")
         batches = np.arange(1, 33)
         chance = Exponential().delivery(batches[:, None] / fleet.compute, fleet.upload, deadline, LAYERS)
         empty = np.prod(1.0 - chance[..., 0], axis=-1)
-        right.plot(batches, empty, color=RED, label="rounds that leave layer 1 empty")
+        right.plot(batches, empty, color=RED, label="rounds without an update of layer 1")
         right.plot(batches, 1.0 / np.sqrt(batches), color=BLUE, label="noise of a gradient (batch 1: 100 %)")
-        right.set(title="Small batches are noisy, large ones late", xlabel="batch size", ylim=(0, 1.04), xlim=(1, 32))
+        right.set(
+            title="Small batches are noisy, large ones too slow", xlabel="batch size", ylim=(0, 1.04), xlim=(1, 32)
+        )
         right.yaxis.set_major_formatter(PercentFormatter(1.0))
         right.legend(loc="center right")
     return fig
 
 
 def draw_merge() -> Figure:
-    """Who delivered which layer in one round, and over whom each layer is averaged."""
+    """Draw which device delivered which layer in one round, and how each layer is averaged."""
     done = np.cumsum(layer_times(BATCH), axis=1) <= DEADLINE
     with matplotlib.rc_context(RC):
         fig = figure(10.0, 3.3)
@@ -182,8 +184,8 @@ def draw_merge() -> Figure:
                     share = "1" if contributors == 1 else f"1/{contributors}"
                     ax.text(x + 0.6, y + 0.39, share, ha="center", va="center", color=light)
             ax.annotate("", (x + 0.6, -0.75), xytext=(x + 0.6, -0.1), arrowprops={"arrowstyle": "->", "color": GREY})
-            said = f"mean of {contributors}" if contributors > 1 else "one update" if contributors else "stays as it is"
-            ax.text(x + 0.6, -1.0, said, ha="center", va="top", color="#333333" if contributors else RED)
+            result = f"mean of {contributors}" if contributors > 1 else "one update" if contributors else "unchanged"
+            ax.text(x + 0.6, -1.0, result, ha="center", va="top", color="#333333" if contributors else RED)
         for row, name in enumerate(NAMES):
             ax.text(1.2, 4.39 - row, name, ha="right", va="center")
         ax.text(1.2, -1.0, "new layer", ha="right", va="top")
@@ -191,11 +193,11 @@ def draw_merge() -> Figure:
 
 
 def draw_plans() -> Figure:
-    """Planned deadlines for two learning rates, and planned batches of a fast and a slow device."""
+    """Draw planned deadlines for two learning rates, and planned batch sizes of three kinds of device."""
     fleet = ad.Fleet.of(compute=[40, 16, 6], count=[8, 14, 8], names=["fast", "middle", "slow"])
     rates = (
         ("constant learning rate", ad.ConstantRate(0.3), BLUE),
-        ("falling: η₀/(1 + t/20)", ad.InverseDecay(0.3, 20.0), ORANGE),
+        ("decaying: η₀/(1 + t/20)", ad.InverseDecay(0.3, 20.0), ORANGE),
     )
     with matplotlib.rc_context(RC):
         fig = figure(10.0, 3.3)
@@ -214,23 +216,23 @@ def draw_plans() -> Figure:
             right.step(
                 np.arange(1, 101), batches[:, group], where="mid", color=colour, label=f"{fleet.name(group)} devices"
             )
-        right.set(title="Batch of each device (constant rate)", xlabel="round", xlim=(1, 100))
+        right.set(title="Batch size of each device (constant rate)", xlabel="round", xlim=(1, 100))
         right.set_ylim(bottom=0)
         right.legend(loc="upper left")
     return fig
 
 
 def draw_replanning(seeds: int = 5) -> Figure:
-    """A fleet that is three times slower than was believed: a plan that learns, and one that does not."""
-    said = ["fleet.misjudged=3.0"]
-    looks = (("replanned after every round", "true", BLUE), ("planned once", "false", ORANGE))
+    """Draw plans with and without replanning for a fleet that is three times slower than assumed."""
+    misjudged = "fleet.misjudged=3.0"
+    variants = (("replanned after every round", "true", BLUE), ("planned once", "false", ORANGE))
     with matplotlib.rc_context(RC):
         fig = figure(10.0, 3.3)
         left, right = fig.subplots(1, 2)
-        for label, replan, colour in looks:
+        for label, replan, colour in variants:
             batches, curves, grid = [], [], np.linspace(0.0, 1.0, 101)
             for seed in range(seeds):
-                changes = [*said, f"training.seed={seed}", f"strategy.options={{replan = {replan}}}"]
+                changes = [misjudged, f"training.seed={seed}", f"strategy.options={{replan = {replan}}}"]
                 rows: list[dict[str, object]] = []
                 experiment = ad.build_experiment(ad.load_run(None, changes))
                 ad.simulate(experiment, report=rows.append)
@@ -245,7 +247,7 @@ def draw_replanning(seeds: int = 5) -> Figure:
             mean, error = np.mean(curves, axis=0), np.std(curves, axis=0, ddof=1) / np.sqrt(seeds)
             right.plot(grid, mean, color=colour, label=label)
             right.fill_between(grid, mean - error, mean + error, color=colour, alpha=0.16, linewidth=0)
-        left.set(title="Mean batch size that devices are asked for", xlabel="round", xlim=(1, 100))
+        left.set(title="Mean batch size", xlabel="round", xlim=(1, 100))
         left.set_ylim(bottom=0)
         right.set(title=f"Test accuracy, mean of {seeds} seeds", xlabel="share of the budget", xlim=(0, 1), ylim=(0, 1))
         for axis in (right.xaxis, right.yaxis):
@@ -254,7 +256,7 @@ def draw_replanning(seeds: int = 5) -> Figure:
     return fig
 
 
-PICTURES = {
+FIGURES = {
     "stragglers": draw_stragglers,
     "device": draw_one_device,
     "starving": draw_starving,
@@ -266,8 +268,8 @@ PICTURES = {
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "img")
-    parser.add_argument("--only", choices=sorted(PICTURES), help="draw one of them")
-    asked = parser.parse_args()
-    for name, draw in PICTURES.items():
-        if asked.only in (None, name):
-            save(draw(), asked.out / f"concepts-{name}.png", dpi=130)
+    parser.add_argument("--only", choices=sorted(FIGURES), help="draw a single figure")
+    args = parser.parse_args()
+    for name, draw in FIGURES.items():
+        if args.only in (None, name):
+            save(draw(), args.out / f"concepts-{name}.png", dpi=130)

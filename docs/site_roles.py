@@ -1,4 +1,4 @@
-"""Docstrings name other objects with Sphinx's roles, as in :func:`plan`; pages of the site show the name alone."""
+"""Show Sphinx roles in docstrings, such as :func:`plan`, as plain names on the site."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _ROLE = re.compile(r":(?:mod|class|meth|func|attr|data|exc|obj):(<code>)~?(?:[\w
 
 
 def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 - mkdocs calls it with more than is needed
-    """Called by mkdocs with each page's HTML."""
+    """Replace the roles in the HTML of a page; mkdocs calls this hook."""
     return _ROLE.sub(r"\1\2", html)

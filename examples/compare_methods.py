@@ -1,4 +1,4 @@
-"""Compare three ways to treat stragglers on embedded data, and draw accuracy against time.
+"""Compare three straggler methods on bundled data and plot accuracy against time.
 
 python examples/compare_methods.py [FOLDER]
 """
@@ -16,17 +16,17 @@ METHODS, SEEDS = ("adel", "salf", "drop"), (0, 1)
 
 
 def main(folder: Path) -> None:
-    """Run every method on every seed; all of them see the same data, weights and luck."""
+    """Run every method on every seed, with the same data, weights and random draws."""
     contenders = []
     for method in METHODS:
         for seed in SEEDS:
-            said = ad.load_run(None, [f"strategy.name={method}", f"training.seed={seed}", "training.rounds=60"])
-            start(said, folder / f"{method}-seed{seed}")
+            config = ad.load_run(None, [f"strategy.name={method}", f"training.seed={seed}", "training.rounds=60"])
+            start(config, folder / f"{method}-seed{seed}")
         records = [ad.RunRecord.open(folder / f"{method}-seed{seed}") for seed in SEEDS]
         contenders.append(Contender(method, method, records))
         print(f"{method:5s} {contenders[-1].final.mean():.1%} final accuracy, {contenders[-1].depth:.0%} of the layers")
-    save(draw_comparison(contenders, "Digits, 30 devices, little time"), folder / "accuracy.png")
-    print(f"Picture: {folder / 'accuracy.png'}")
+    save(draw_comparison(contenders, "Digits, 30 devices, short budget"), folder / "accuracy.png")
+    print(f"Plot: {folder / 'accuracy.png'}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Train a model of your own on tensors of your own, under a time budget.
+"""Train your own model on your own tensors within a time budget.
 
 python examples/my_model_and_data.py
 """
@@ -13,17 +13,17 @@ from adelfl.training.layers import find_layers
 
 
 def two_rings(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points on two circles; the label says whether it is the outer one."""
+    """Return points near two circles; the label is 1 for the outer circle."""
     angle, outer = torch.rand(samples, generator=generator) * 6.283, torch.arange(samples) % 2
     radius = 1.0 + outer + 0.2 * torch.randn(samples, generator=generator)
     return torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1), outer
 
 
 def main() -> None:
-    """Print how accurate the model is when the time is over."""
-    torch.set_num_threads(1)  # quicker for small models
-    luck = torch.manual_seed(0)
-    dataset = ad.Dataset.from_arrays(*two_rings(3000, luck), *two_rings(1000, luck), name="rings")
+    """Print the final accuracy of two methods."""
+    torch.set_num_threads(1)  # faster for small models
+    generator = torch.manual_seed(0)
+    dataset = ad.Dataset.from_arrays(*two_rings(3000, generator), *two_rings(1000, generator), name="rings")
     model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
     layers = find_layers(model, torch.from_numpy(dataset.x_train[:2]))
     fleet = ad.Fleet.lognormal(20, compute=16.0, sigma=0.5, seed=0)

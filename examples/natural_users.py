@@ -1,4 +1,4 @@
-"""Devices that hold what their users made: a partition of your own, from a list of arrays to a comparison.
+"""Give each device the data of one user: a custom partition from a list of arrays.
 
 python examples/natural_users.py
 """
@@ -13,17 +13,17 @@ from adelfl.data import Partition
 
 
 def users(dataset: ad.Dataset) -> list[np.ndarray]:
-    """Return the positions of each user's training samples; here 20 users, who wrote 10 to 105 digits each.
+    """Return the indices of each user's training samples, here for 20 users with 10 to 105 digits each.
 
-    With data of your own: ``[np.flatnonzero(user_of_sample == u) for u in np.unique(user_of_sample)]``.
+    With your own data: ``[np.flatnonzero(user_of_sample == u) for u in np.unique(user_of_sample)]``.
     """
     sizes = np.arange(10, 110, 5)
-    order = np.argsort(dataset.y_train[: sizes.sum()], kind="stable")  # a user writes few different digits
+    order = np.argsort(dataset.y_train[: sizes.sum()], kind="stable")  # each user has few different digits
     return np.split(order, np.cumsum(sizes)[:-1])
 
 
 def main() -> None:
-    """Save the partition, and use it beside a validation set."""
+    """Save the partition and compare two methods on it, with a validation set held out."""
     dataset, file = ad.load_dataset("digits"), Path(gettempdir()) / "users.npz"
     Partition.of(users(dataset), samples=dataset.y_train.size).save(file)
     changes = [f"data.partition_file={file}", "data.validation=0.2", "fleet.devices=20", "training.depth=0.5"]
@@ -31,7 +31,7 @@ def main() -> None:
         experiment = ad.build_experiment(ad.load_run(None, [*changes, f"strategy.name={method}"]))
         sizes = experiment.partition.sizes
         result = ad.simulate(experiment)
-        print(f"{method}: {sizes.min()} to {sizes.max()} samples a user, accuracy {result.final_accuracy:.1%}")
+        print(f"{method}: {sizes.min()} to {sizes.max()} samples per user, accuracy {result.final_accuracy:.1%}")
 
 
 if __name__ == "__main__":

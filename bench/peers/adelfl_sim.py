@@ -1,7 +1,6 @@
-"""adelfl's own simulator, whole: cohort, virtual clock, draws, merge and records, as ``adelfl run`` does it.
+"""Run adelfl's complete simulator (cohort, virtual clock, draws, merge, records), as ``adelfl run`` does.
 
-A cross-check runs the same code for one round: nothing is fixed, but the rows that the run draws are left in a file,
-for the others to train on.
+A cross-check runs the same code for one round and writes the rows that it drew to a file, for use by the other peers.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ SEED = 1  # with 0 the check meets a ReLU so near to a tie that rounding decides
 
 
 class Adelfl:
-    """Everybody takes part and is in time (the oracle), so that a round is FedAvg."""
+    """Simulation with the oracle: all devices finish in time, so that a round is FedAvg."""
 
-    def __init__(self, asked: measure.Request) -> None:
+    def __init__(self, request: measure.Request) -> None:
         import numpy as np
         import torch
         import torch_models
@@ -27,9 +26,9 @@ class Adelfl:
         from adelfl.training.engines import keep_memory
         from adelfl.training.layers import find_layers
 
-        torch.set_num_threads(asked.threads)
+        torch.set_num_threads(request.threads)
         keep_memory()
-        w = self.workload = asked.workload
+        w = self.workload = request.workload
         x, y = torch_models.data(w)
         x, y = x.flatten(0, 1).numpy(), y.flatten(0, 1).numpy()
         self.dataset = Dataset.from_arrays(x, y, x[:64], y[:64])
@@ -38,11 +37,11 @@ class Adelfl:
         self.layers = find_layers(self.model, torch.from_numpy(x[:2]))
         self.records = tempfile.TemporaryDirectory()
         self.runs = 0
-        if asked.rows:
-            np.save(asked.rows, self._rows_of_first_round())
+        if request.rows:
+            np.save(request.rows, self._rows_of_first_round())
 
     def run(self, rounds: int) -> None:
-        """Simulate so many rounds from the first weights, and record them."""
+        """Simulate and record a number of rounds from the initial weights."""
         from adelfl import ConstantRate, Fleet
         from adelfl.planner import Problem
         from adelfl.records.writer import RunWriter
@@ -61,24 +60,24 @@ class Adelfl:
             simulate(experiment, writer)
 
     def weights(self) -> list[measure.Floats]:
-        """Those that the last run ended with, from its record."""
+        """Return the final weights of the last run, from its record."""
         from adelfl.records.reader import RunRecord
 
-        found = RunRecord(self._last_run()).weights()
-        return [found[name] for name, _ in self.model.named_parameters()]
+        weights = RunRecord(self._last_run()).weights()
+        return [weights[name] for name, _ in self.model.named_parameters()]
 
     def _last_run(self) -> Path:
         return Path(self.records.name) / f"run-{self.runs}"
 
     def _rows_of_first_round(self) -> measure.Integers:
-        """Which of its own samples each device draws, (devices, batch)."""
+        """Return the rows of its own samples that each device draws, of shape (devices, batch)."""
         import numpy as np
 
         from adelfl.simulation.draws import draw_rows
 
         w = self.workload
-        asked = (0, np.arange(w.devices), np.full(w.devices, w.batch))
-        ((drawn,),) = draw_rows(self.partition, SEED, [asked], 1)
+        cohort = (0, np.arange(w.devices), np.full(w.devices, w.batch))
+        ((drawn,),) = draw_rows(self.partition, SEED, [cohort], 1)
         rows = drawn.reshape(w.devices, w.batch) - w.samples * np.arange(w.devices)[:, None]
         if rows.min() < 0 or rows.max() >= w.samples:
             sys.exit("a device drew a sample that is not its own")

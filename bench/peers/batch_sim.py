@@ -1,10 +1,9 @@
-"""Plain PyTorch without devices: the batches of all devices put together, one gradient, one step.
+"""Train on the combined batches of all devices in plain PyTorch: one gradient, one step.
 
-With one local step from common weights the average of the devices' updates is one SGD step on the mean loss of all
-their rows, and that is all of FedAvg here: adelfl's fused engine rests on it, and anybody can have it in ten lines.
-What it cannot do is keep devices apart, as several local steps or devices that deliver different layers demand. Tuned
-as ``loop_sim.py`` is. Variants: ``channels_last``; ``chunks_of_N``, the rows of N devices at a time, for models whose
-activations are large.
+With one local step from common weights, the average of the devices' updates equals one SGD step on the mean loss of all
+their rows. adelfl's fused engine relies on this. One batch cannot keep devices apart, which is needed for several local
+steps and for devices that deliver different layers. The code is tuned as in ``loop_sim.py``. Variants:
+``channels_last``; ``chunks_of_N``, which processes the rows of N devices at a time, for models with large activations.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import measure
 class Batch:
     """FedAvg as one step on one batch."""
 
-    def __init__(self, asked: measure.Request) -> None:
+    def __init__(self, request: measure.Request) -> None:
         import torch
         import torch_models
 
-        torch.set_num_threads(asked.threads)
+        torch.set_num_threads(request.threads)
         torch.manual_seed(0)
-        w = self.workload = asked.workload
-        self.fixed = None if asked.batches is None else torch.from_numpy(asked.batches)
-        self.model = torch_models.model(w, asked.variant)
+        w = self.workload = request.workload
+        self.fixed = None if request.batches is None else torch.from_numpy(request.batches)
+        self.model = torch_models.model(w, request.variant)
         self.parameters = list(self.model.parameters())
         x, y = torch_models.data(w)
         self.x, self.y = x.flatten(0, 1), y.flatten(0, 1)
         self.first_row = torch.arange(w.devices)[:, None] * w.samples
-        self.chunk = int(asked.variant.rpartition("chunks_of_")[2]) if "chunks_of_" in asked.variant else w.devices
+        self.chunk = int(request.variant.rpartition("chunks_of_")[2]) if "chunks_of_" in request.variant else w.devices
 
     def run(self, rounds: int) -> None:
         """Train."""

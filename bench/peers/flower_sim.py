@@ -63,7 +63,7 @@ def _kilobytes(path: Path) -> dict[str, int]:
     return {f[0].rstrip(":"): int(f[1]) for f in fields if len(f) == 3 and f[2] == "kB"}
 
 
-def simulate(asked: measure.Request, folder: Path) -> None:
+def simulate(request: measure.Request, folder: Path) -> None:
     """Run warm-up and timed rounds in one simulation, stamped from within."""
     import flower_client
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message
@@ -72,8 +72,8 @@ def simulate(asked: measure.Request, folder: Path) -> None:
     from flwr.simulation import run_simulation
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    w = asked.workload
-    warmup, rounds = (0, 1) if asked.check else (asked.warmup, asked.rounds)
+    w = request.workload
+    warmup, rounds = (0, 1) if request.check else (request.warmup, request.rounds)
     stamps: list[tuple[float, float]] = []
     peaks: list[float] = []
     results: list[list[measure.Floats]] = []
@@ -108,7 +108,7 @@ def simulate(asked: measure.Request, folder: Path) -> None:
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             "init_args": {
-                "num_cpus": asked.threads,
+                "num_cpus": request.threads,
                 "_temp_dir": str(folder / "ray"),
                 "log_to_driver": False,
             },
@@ -117,15 +117,15 @@ def simulate(asked: measure.Request, folder: Path) -> None:
     if not results:
         sys.exit("the simulation ended without a result")
     measure.must_be_finite(results[0])
-    if asked.check:
-        measure.save(asked.check, results[0])
+    if request.check:
+        measure.save(request.check, results[0])
         return
     (cpu0, wall0), (cpu1, wall1) = stamps
-    measure.report(asked, cpu1 - cpu0, wall1 - wall0, peaks[0], ["flwr", "ray", "torch"])
+    measure.report(request, cpu1 - cpu0, wall1 - wall0, peaks[0], ["flwr", "ray", "torch"])
 
 
 def main() -> None:
-    asked = measure.request()
+    request = measure.request()
     folder = Path(tempfile.mkdtemp(prefix="f-"))  # short: Ray puts sockets there, and their paths end at 107 characters
     os.environ |= {
         "FLWR_HOME": str(folder / "flwr"),
@@ -135,20 +135,20 @@ def main() -> None:
         # Off, Ray binds to 127.0.0.1; on, as is the default on Linux, its servers listen on every interface.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "OMP_NUM_THREADS": "1",
-        "BENCH_WORKLOAD": asked.name,
+        "BENCH_WORKLOAD": request.name,
         "BENCH_FOLDER": str(folder),
-        "BENCH_VARIANT": asked.variant,
+        "BENCH_VARIANT": request.variant,
     }
-    if asked.check:
+    if request.check:
         os.environ["BENCH_CHECK"] = "1"
-    if asked.variant == "inline":
+    if request.variant == "inline":
         os.environ["RAY_max_direct_call_object_size"] = str(10 * 2**20)  # noqa: SIM112 — Ray spells it so
     try:
-        for name, array in zip(("x", "y"), samples(asked.workload), strict=True):
+        for name, array in zip(("x", "y"), samples(request.workload), strict=True):
             np.save(folder / name, array)
-        if asked.batches is not None:
-            np.save(folder / "rows", asked.batches)
-        simulate(asked, folder)
+        if request.batches is not None:
+            np.save(folder / "rows", request.batches)
+        simulate(request, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

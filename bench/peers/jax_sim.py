@@ -29,13 +29,13 @@ def _swap(arrays: list[Floats], *axes: int) -> list[Floats]:
 class Jax:
     """FedAvg, compiled: draw, gather, all gradients, average, step."""
 
-    def __init__(self, asked: measure.Request) -> None:
+    def __init__(self, request: measure.Request) -> None:
         import jax
         import jax.numpy as jnp
         from jax import Array, lax
 
-        w = asked.workload
-        variant = asked.variant or "vmap"
+        w = request.workload
+        variant = request.variant or "vmap"
 
         def forward(weights: list[Array], x: Array) -> Array:
             rest = iter(weights)
@@ -62,8 +62,8 @@ class Jax:
 
         def draw(key: Array) -> tuple[Array, Array]:
             """Rows (devices, batch), and the key for the next round."""
-            if asked.batches is not None:
-                return jnp.asarray(asked.batches), key
+            if request.batches is not None:
+                return jnp.asarray(request.batches), key
             following, mine = jax.random.split(key)
             return jax.random.randint(mine, (w.devices, w.batch), 0, w.samples), following
 
@@ -128,6 +128,6 @@ class Jax:
 
 
 if __name__ == "__main__":
-    asked = measure.request()
-    os.environ["PJRT_NPROC"] = str(asked.threads)  # the size of XLA's thread pool
-    measure.main(asked, Jax, ["jax", "jaxlib"])
+    request = measure.request()
+    os.environ["PJRT_NPROC"] = str(request.threads)  # the size of XLA's thread pool
+    measure.main(request, Jax, ["jax", "jaxlib"])

@@ -1,8 +1,8 @@
-"""The plain PyTorch loop: one model, and for every device load the global weights, take one step, add to the average.
+"""Tuned PyTorch loop: for every device, load the global weights, take one step, and add to the average.
 
-Written as a good engineer would: no state dicts, no optimiser objects, no copies but the two that FedAvg needs, all
-parameters at once with foreach kernels, and all batches of a round drawn in one call. The variant ``float64`` is the
-yardstick of the cross-check, and is not timed.
+The loop uses no state dicts and no optimiser objects, only the two copies that FedAvg needs, foreach kernels for all
+parameters at once, and one call to draw all batches of a round. The variant ``float64`` is the reference of the
+cross-check and is not timed.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import measure
 class Loop:
     """FedAvg with one model that visits the devices in turn."""
 
-    def __init__(self, asked: measure.Request) -> None:
+    def __init__(self, request: measure.Request) -> None:
         import torch
         import torch_models
 
-        torch.set_num_threads(asked.threads)
+        torch.set_num_threads(request.threads)
         torch.manual_seed(0)
-        self.workload = asked.workload
-        self.fixed = None if asked.batches is None else torch.from_numpy(asked.batches)
-        self.model = torch_models.model(asked.workload, asked.variant)
+        self.workload = request.workload
+        self.fixed = None if request.batches is None else torch.from_numpy(request.batches)
+        self.model = torch_models.model(request.workload, request.variant)
         self.parameters = list(self.model.parameters())
         self.world = [p.detach().clone() for p in self.parameters]
         self.total = [torch.zeros_like(p) for p in self.world]
-        x, self.y = torch_models.data(asked.workload)
+        x, self.y = torch_models.data(request.workload)
         self.x = x.to(self.world[0].dtype)
 
     def run(self, rounds: int) -> None:

@@ -1,8 +1,8 @@
-"""What all peers share: the command line, the stopwatch and the one line of JSON.
+"""Command line, timing and JSON output that all peers share.
 
 CPU time is ``time.process_time`` (all threads of the process, user and system), between the end of the warm-up
 rounds and the end of the timed rounds, so start-up, imports, data and compilation are not counted. Flower works in
-many processes and brings its own stopwatch.
+several processes and measures its own time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workloads import WORKLOADS, Floats, Integers, Workload, for_check
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for."""
+    """Parsed command line."""
 
     workload: Workload
     name: str
@@ -34,16 +34,16 @@ class Request:
     warmup: int
     threads: int
     batches: Integers | None
-    """In a cross-check: the rows that every device must take. Otherwise each device draws its own."""
+    """Rows that every device must use in a cross-check; None if devices draw their own."""
     check: Path | None
     rows: Path | None = None
-    """The file that ``batches`` are from. adelfl draws its own, as in a timed run, and leaves them there for others."""
+    """File of ``batches``. adelfl writes the rows that it draws to this file; the other peers read them."""
     variant: str = ""
-    """One of the ways in which this peer can be set up (simulators.py lists them); empty: the plain one."""
+    """Variant of this peer (simulators.py lists them); empty for the default."""
 
 
 class Simulation(Protocol):
-    """A peer, ready to go."""
+    """A peer that is set up and ready to run."""
 
     def run(self, rounds: int) -> None:
         """Train for that many rounds, and return when they are done."""
@@ -55,7 +55,7 @@ class Simulation(Protocol):
 
 
 def request() -> Request:
-    """Read the command line, and set the threads before a library can read the environment."""
+    """Parse the command line, and set the number of threads before any library reads the environment."""
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--rounds", type=int, help="timed rounds")
@@ -66,53 +66,53 @@ def request() -> Request:
         "--check", type=Path, metavar="OUT.npz", help="one round on the batches of --rows; write the weights"
     )
     parser.add_argument("--rows", type=Path, metavar="ROWS.npy", help="with --check: (devices, batch) rows to train on")
-    given = parser.parse_args()
-    if (given.check is None) != (given.rows is None):
+    args = parser.parse_args()
+    if (args.check is None) != (args.rows is None):
         parser.error("--check and --rows belong together")
-    workload = WORKLOADS[given.workload]
-    if given.check:
+    workload = WORKLOADS[args.workload]
+    if args.check:
         workload = for_check(workload)
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[variable] = str(given.threads)
+        os.environ[variable] = str(args.threads)
     return Request(
         workload=workload,
-        name=given.workload,
-        rounds=given.rounds or workload.rounds,
-        warmup=workload.warmup if given.warmup is None else given.warmup,
-        threads=given.threads,
-        batches=np.load(given.rows) if given.check else None,
-        check=given.check,
-        rows=given.rows,
-        variant=given.variant,
+        name=args.workload,
+        rounds=args.rounds or workload.rounds,
+        warmup=workload.warmup if args.warmup is None else args.warmup,
+        threads=args.threads,
+        batches=np.load(args.rows) if args.check else None,
+        check=args.check,
+        rows=args.rows,
+        variant=args.variant,
     )
 
 
-def main(asked: Request, prepare: Callable[[Request], Simulation], packages: list[str]) -> None:
-    """Time a peer that lives in this process, or write the weights of its first round."""
-    simulation = prepare(asked)
-    if asked.check:
+def main(request: Request, prepare: Callable[[Request], Simulation], packages: list[str]) -> None:
+    """Time a peer that runs in this process, or write the weights after its first round."""
+    simulation = prepare(request)
+    if request.check:
         simulation.run(1)
-        save(asked.check, simulation.weights())
+        save(request.check, simulation.weights())
         return
-    simulation.run(asked.warmup)
+    simulation.run(request.warmup)
     wall, cpu = time.perf_counter(), time.process_time()
-    simulation.run(asked.rounds)
+    simulation.run(request.rounds)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     must_be_finite(simulation.weights())
-    report(asked, cpu, wall, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, packages)
+    report(request, cpu, wall, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, packages)
 
 
-def report(asked: Request, cpu: float, wall: float, peak_mb: float, packages: list[str]) -> None:
-    """Print the one line that simulators.py reads; ``cpu`` and ``wall`` are seconds for all timed rounds."""
-    found = {
-        "cpu_s_per_round": cpu / asked.rounds,
-        "wall_s_per_round": wall / asked.rounds,
+def report(request: Request, cpu: float, wall: float, peak_mb: float, packages: list[str]) -> None:
+    """Print the JSON line that simulators.py reads; ``cpu`` and ``wall`` are seconds for all timed rounds."""
+    result = {
+        "cpu_s_per_round": cpu / request.rounds,
+        "wall_s_per_round": wall / request.rounds,
         "peak_mb": peak_mb,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
-        "threads": asked.threads,
-        "rounds": asked.rounds,
+        "threads": request.threads,
+        "rounds": request.rounds,
     }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(result), flush=True)
 
 
 def save(path: Path, weights: list[Floats]) -> None:
@@ -121,6 +121,6 @@ def save(path: Path, weights: list[Floats]) -> None:
 
 
 def must_be_finite(weights: list[Floats]) -> None:
-    """Training that blew up computes with NaN, whose speed says nothing."""
+    """Exit if the weights are not finite, because the time of diverged training is not meaningful."""
     if not all(np.isfinite(w).all() for w in weights):
-        sys.exit("the weights are no longer finite: this time means nothing")
+        sys.exit("the weights are not finite, so the time is not meaningful")

@@ -14,7 +14,7 @@ import measure
 class Pfl:
     """FedAvg by pfl."""
 
-    def __init__(self, asked: measure.Request) -> None:
+    def __init__(self, request: measure.Request) -> None:
         import torch
         import torch_models
         from pfl.aggregate.simulate import SimulatedBackend
@@ -28,10 +28,10 @@ class Pfl:
         from torch import Tensor, nn
         from torch.nn.functional import cross_entropy
 
-        torch.set_num_threads(asked.threads)
+        torch.set_num_threads(request.threads)
         torch.manual_seed(0)
-        w = asked.workload
-        fixed = None if asked.batches is None else torch.from_numpy(asked.batches)
+        w = request.workload
+        fixed = None if request.batches is None else torch.from_numpy(request.batches)
         xs, ys = torch_models.data(w)
 
         class WithLoss(nn.Module):
@@ -39,7 +39,7 @@ class Pfl:
 
             def __init__(self) -> None:
                 super().__init__()
-                self.inner = torch_models.model(w, asked.variant)
+                self.inner = torch_models.model(w, request.variant)
 
             def loss(self, x: Tensor, y: Tensor) -> Tensor:
                 return cross_entropy(self.inner(x), y)

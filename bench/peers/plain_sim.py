@@ -1,4 +1,4 @@
-"""The loop as most people write it: load_state_dict, an optimiser per device, state dicts averaged at the end."""
+"""Common PyTorch loop: load_state_dict, an optimiser per device, and an average of state dicts."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import measure
 
 
 class Plain:
-    """FedAvg as in tutorials; ``loop_sim.py`` is the same with every needless copy taken out."""
+    """FedAvg as in tutorials; ``loop_sim.py`` is the same without needless copies."""
 
-    def __init__(self, asked: measure.Request) -> None:
+    def __init__(self, request: measure.Request) -> None:
         import torch
         import torch_models
 
-        torch.set_num_threads(asked.threads)
+        torch.set_num_threads(request.threads)
         torch.manual_seed(0)
-        self.workload = asked.workload
-        self.fixed = None if asked.batches is None else torch.from_numpy(asked.batches)
-        self.model = torch_models.model(asked.workload)
+        self.workload = request.workload
+        self.fixed = None if request.batches is None else torch.from_numpy(request.batches)
+        self.model = torch_models.model(request.workload)
         self.world = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.x, self.y = torch_models.data(asked.workload)
+        self.x, self.y = torch_models.data(request.workload)
 
     def run(self, rounds: int) -> None:
         """Train every device in turn from the global weights, then average."""

@@ -33,7 +33,7 @@ def model(workload: Workload, variant: str = "") -> nn.Sequential:
 
 
 def data(workload: Workload) -> tuple[Tensor, Tensor]:
-    """Pictures (devices, samples, *shape) and labels (devices, samples)."""
+    """Return images (devices, samples, *shape) and labels (devices, samples)."""
     x, y = samples(workload)
     return torch.from_numpy(x), torch.from_numpy(y)
 

@@ -13,27 +13,27 @@ import measure
 class Vmap:
     """FedAvg with the gradients of all devices in one call."""
 
-    def __init__(self, asked: measure.Request) -> None:
+    def __init__(self, request: measure.Request) -> None:
         import torch
         import torch_models
         from torch import Tensor
         from torch.func import functional_call, grad, vmap
         from torch.nn.functional import cross_entropy
 
-        torch.set_num_threads(asked.threads)
+        torch.set_num_threads(request.threads)
         torch.manual_seed(0)
-        self.workload = asked.workload
-        self.fixed = None if asked.batches is None else torch.from_numpy(asked.batches)
-        model = torch_models.model(asked.workload)
+        self.workload = request.workload
+        self.fixed = None if request.batches is None else torch.from_numpy(request.batches)
+        model = torch_models.model(request.workload)
         self.world = {name: p.detach().clone() for name, p in model.named_parameters()}
-        x, y = torch_models.data(asked.workload)
+        x, y = torch_models.data(request.workload)
         self.x, self.y = x.flatten(0, 1), y.flatten(0, 1)
-        self.first_row = torch.arange(asked.workload.devices)[:, None] * asked.workload.samples
+        self.first_row = torch.arange(request.workload.devices)[:, None] * request.workload.samples
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             return cross_entropy(functional_call(model, weights, (x,)), y)
 
-        chunk = int(asked.variant.removeprefix("chunks_of_")) if asked.variant else None
+        chunk = int(request.variant.removeprefix("chunks_of_")) if request.variant else None
         self.gradients = vmap(grad(loss), in_dims=(None, 0, 0), chunk_size=chunk)
 
     def run(self, rounds: int) -> None:

@@ -4,8 +4,7 @@ A model is a list of steps, which torch_models.py and jax_sim.py turn into their
 the same function of the same numbers. One round: every device draws a batch from its own samples, takes one SGD step
 on the mean cross-entropy from the global weights, and the weights are averaged. No evaluation.
 
-Data are random pictures of the true shapes: pixels of 8 bits, scaled to −1 … 1 as usual. Time does not depend on what a
-picture shows.
+Data are random images of the true shapes with 8-bit pixels, scaled to −1 … 1. Times do not depend on their content.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _vgg11() -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class Workload:
-    """Who trains what: ``devices`` × ``samples`` pictures of ``shape``, batches of ``batch``."""
+    """A workload: ``devices`` × ``samples`` images of ``shape``, batches of ``batch``."""
 
     about: str
     model: tuple[Step, ...]
@@ -91,9 +90,9 @@ class Workload:
     batch: int
     samples: int
     rate: float
-    """Learning rate: small enough that random labels do not make the weights explode."""
+    """Learning rate, small enough that training on random labels does not diverge."""
     rounds: int
-    """Rounds timed unless the user asks for another number (slow peers: see simulators.py)."""
+    """Number of timed rounds by default (see simulators.py for slow peers)."""
     warmup: int
 
 
@@ -106,7 +105,7 @@ WORKLOADS = {
 
 
 def samples(workload: Workload) -> tuple[Floats, Integers]:
-    """Draw pictures (devices, samples, *shape) and labels (devices, samples)."""
+    """Draw images (devices, samples, *shape) and labels (devices, samples)."""
     rng = np.random.default_rng([SEED, 1])
     size = (workload.devices, workload.samples)
     pixels = rng.integers(0, 256, (*size, *workload.shape), dtype=np.uint8)
@@ -116,21 +115,21 @@ def samples(workload: Workload) -> tuple[Floats, Integers]:
 def first_weights(workload: Workload) -> list[Floats]:
     """Weight, bias, weight, bias … in torch's layouts: (out, in) and (out, in, height, width)."""
     rng = np.random.default_rng([SEED, 2])
-    found: list[Floats] = []
+    weights: list[Floats] = []
     for step in workload.model:
         if isinstance(step, Dense | Conv):
             window = (step.size, step.size) if isinstance(step, Conv) else ()
             shape = (step.outputs, step.inputs, *window)
             scale = np.float32(np.sqrt(2.0 / np.prod(shape[1:])))
-            found += [rng.standard_normal(shape, dtype=np.float32) * scale, np.zeros(step.outputs, np.float32)]
-    return found
+            weights += [rng.standard_normal(shape, dtype=np.float32) * scale, np.zeros(step.outputs, np.float32)]
+    return weights
 
 
 def for_check(workload: Workload) -> Workload:
-    """The same with learning rate 1, so that the update is as large as the gradient and rounding cannot hide it."""
+    """Return the workload with learning rate 1, so that rounding does not hide the update."""
     return replace(workload, rate=1.0)
 
 
 def fixed_batches(workload: Workload) -> Integers:
-    """Row numbers (devices, batch) for a cross-check that adelfl, which draws its own, is not part of."""
+    """Return row numbers of shape (devices, batch) for a cross-check without adelfl, which draws its own."""
     return np.random.default_rng([SEED, 3]).integers(0, workload.samples, (workload.devices, workload.batch))
