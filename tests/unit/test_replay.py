@@ -74,10 +74,10 @@ class Recorded(LoopEngine):
         self.world, self.roster, self.merge = world, roster, None
 
     def locals(self, work):
-        (arrivals,) = self.merge.arrivals
+        devices = [u for a in self.merge.arrivals for u in a.tasks.devices.tolist()]
         for u in np.flatnonzero(work.contributes).tolist():
-            node = self.world.nodes[self.roster[arrivals.tasks.devices[u]]]
-            update = node.sent[arrivals.version + 1]
+            node = self.world.nodes[self.roster[devices[u]]]
+            update = node.sent[self.merge.arrivals[0].version + 1]
             yield Local(u, {n: torch.from_numpy(v) for n, v in update.items()}, {}, 0.0)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from adelfl.learning_rate import LearningRate
 from adelfl.planner import Constants, Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.schedule import Schedule
-from adelfl.strategies.actions import Actions, Arrivals, Event, Joined, Late, Merge, Merged, Started, Tasks, View
+from adelfl.strategies.actions import Actions, Arrivals, Event, Joined, Late, Merge, Merged, Started, Tasks, Timer, View
 from adelfl.strategies.base import Floats, Ints, Strategy
 from adelfl.strategies.merge import layerwise
 from adelfl.strategies.rounds import Progress, RoundStrategy
@@ -48,6 +48,15 @@ class Rest:
     def values(self, rounds: int) -> Floats:
         """Return η_t of the rounds that are left."""
         return self.whole.values(self.first + rounds)[self.first :]
+
+
+@dataclass(eq=False)
+class _Opening:
+    """An opening round that is going on: its latest end, the devices in it, and what has arrived."""
+
+    end: float
+    asked: set[int] = field(default_factory=set)
+    arrivals: list[Arrivals] = field(default_factory=list)
 
 
 class Deployment(Strategy):
@@ -110,6 +119,7 @@ class Deployment(Strategy):
         self._rested: dict[int, int] = {}  # consecutive rounds that each device sat out
         self._closed, self._patience = 0.0, math.nan
         self._wake: float | None = None
+        self._opening: _Opening | None = None
         self._waits = False  # whether the round that is going on has no deadline of its own
 
     @property
@@ -131,15 +141,19 @@ class Deployment(Strategy):
         """Open rounds one after another, and learn from everything that arrives."""
         if isinstance(event, Late):
             self._learn_late(event)
+        if isinstance(event, Joined) and self._opening is not None:
+            return self._open_first(view, event.devices)
         if isinstance(event, Late | Joined):
             return Actions(wake_at=self._wake)
         if isinstance(event, Arrivals):
-            return self._close(view, event)
+            return self._close(view, event) if event.tasks.together else self._arrived(view, event)
         if isinstance(event, Started):
             self._closed = view.now
             if self._t or view.version:  # a new process goes on
                 return Actions()
             self.between = _MARGIN * view.now
+        if isinstance(event, Timer) and self._opening is not None:
+            return self._close_first(view)
         if isinstance(event, Merged):
             self.between = max(self.between, _MARGIN * (view.now - self._closed))
             self._t += 1
@@ -162,7 +176,8 @@ class Deployment(Strategy):
         if self.beliefs is not None:
             self.beliefs.grow(int(idle.max()) + 1)
         if self.beliefs is None:
-            return self._opening(view, idle)
+            self._opening = _Opening(view.now + self.opening_share * view.budget)
+            return self._open_first(view, idle)
         planned = self._is_outdated(view) and self._plan(view)
         assert self.method is not None
         chosen = idle if self.method.problem.cohort is None else view.cohort(self._t, self.method.problem.cohort)
@@ -170,13 +185,17 @@ class Deployment(Strategy):
         actions = self.method.react(inner, event if isinstance(event, Merged) and not planned else Started())
         return self._adapted(view, actions)
 
-    def _opening(self, view: View, idle: Ints) -> Actions:
-        """Ask every idle device for the work of the baselines; twice at least, since two gradients tell their noise."""
-        cutoff = min(self.opening_share * view.budget, view.left - self.between)
+    def _open_first(self, view: View, devices: Ints) -> Actions:
+        """Ask devices for the work of the baselines; two steps at least, since two gradients tell their noise."""
+        assert self._opening is not None
+        self._opening.asked |= set(devices.tolist())
+        self._wake = self._opening.end
+        if devices.size == 0:
+            return Actions(wake_at=self._wake)
         steps, rate = max(2, self.local_iterations), self._rate(self._t)
-        stop = np.full(idle.size, _OPENING_STOP * cutoff)
-        batch = np.full(idle.size, self.batch)
-        return Actions(dispatch=(Tasks(idle, batch, steps, rate, cutoff, early=True, stop=stop),))
+        stop = np.full(devices.size, _OPENING_STOP * self.opening_share * view.budget)
+        tasks = Tasks(devices, np.full(devices.size, self.batch), steps, rate, together=False, stop=stop)
+        return Actions(dispatch=(tasks,), wake_at=self._wake)
 
     def _adapted(self, view: View, actions: Actions) -> Actions:
         """Fit the method's tasks into the time that is left, and tell devices when to stop."""
@@ -280,18 +299,37 @@ class Deployment(Strategy):
 
     # -- closing a round
 
-    def _close(self, view: View, event: Arrivals) -> Actions:
-        self._closed = view.now
-        if self.method is None:
-            A = self._opening_weights(event)
-            self._learn_opening(event)
-            actions = Actions(merge=Merge((event,), (A,), spread=self.constants is None))
-        else:
-            inner = View(
-                view.now, view.now + self._time_for(view, self._rounds - self._t - 1), view.version, view.cohort
-            )
-            actions = self.method.react(inner, event)
+    def _arrived(self, view: View, event: Arrivals) -> Actions:
+        """Learn from the answer of one device in the opening round; close the round when all have answered."""
+        if event.z.any():
+            u, tasks = int(event.tasks.devices[0]), event.tasks
+            self._learn(u, int(tasks.batch[0]), int(event.z[0]), float(event.seconds[0]), float(event.upload[0]))
             self._note(event)
+        if self._opening is None:
+            return Actions(wake_at=self._wake)
+        self._opening.arrivals.append(event)
+        if len(self._opening.arrivals) < len(self._opening.asked) and view.now < self._opening.end:
+            return Actions(wake_at=self._wake)
+        return self._close_first(view)
+
+    def _close_first(self, view: View) -> Actions:
+        """Merge the updates of the opening round, each layer by its mean; wait on if there are none yet."""
+        assert self._opening is not None
+        arrivals = tuple(a for a in self._opening.arrivals if a.z.any())
+        if len(arrivals) < self.min_reports:
+            self._wake = min(view.budget, view.now + _POLL)
+            return Actions(wake_at=self._wake)
+        self._opening, self._wake, self._closed = None, None, view.now
+        z = np.array([int(a.z[0]) for a in arrivals])
+        A = layerwise(Progress(z, self.layers, arrivals[0].tasks.steps, np.ones(z.size)), "none", "contributors")
+        return Actions(merge=Merge(arrivals, tuple(A[:, None, :]), spread=self.constants is None))
+
+    def _close(self, view: View, event: Arrivals) -> Actions:
+        assert self.method is not None
+        self._closed = view.now
+        left = self._time_for(view, self._rounds - self._t - 1)
+        actions = self.method.react(View(view.now, view.now + left, view.version, view.cohort), event)
+        self._note(event)
         assert actions.merge is not None
         A = actions.merge.A[0]
         A = A / np.maximum(1.0, A.sum(axis=0) / MOST_CORRECTION)
@@ -300,44 +338,40 @@ class Deployment(Strategy):
             A = np.zeros_like(A)
         return replace(actions, merge=replace(actions.merge, A=(A,)))
 
-    def _opening_weights(self, event: Arrivals) -> Floats:
-        progress = Progress(event.z, self.layers, event.tasks.steps, np.ones(event.z.size))
-        return layerwise(progress, "none", "contributors")
-
-    def _learn_opening(self, event: Arrivals) -> None:
-        """Make the first estimates; devices that did not answer are taken to be like the others."""
-        heard = event.z > 0
-        if heard.any():
-            self._begin(int(event.tasks.devices.max()) + 1, event, heard)
-            self._note(event)
-
-    def _begin(self, size: int, event: Arrivals, heard: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
-        u, seconds = event.tasks.devices[heard], np.maximum(event.seconds[heard], 1e-9)
-        speed = event.z[heard] * event.tasks.batch[heard] / seconds
-        compute, upload = np.full(size, np.median(speed)), np.full(size, np.median(event.upload[heard]))
-        compute[u], upload[u] = speed, event.upload[heard]
-        self.beliefs = Beliefs(compute, upload)
+    def _learn(self, u: int, batch: int, z: float, seconds: float, upload: float = np.nan) -> None:
+        """Learn the speed of one device; the first one stands for all until others have answered."""
+        if not seconds > 0:
+            return
+        speed = max(z, 0.5) * batch / seconds
+        if self.beliefs is None:
+            self.beliefs = Beliefs(np.full(u + 1, speed), np.full(u + 1, np.nan_to_num(upload)))
+        self.beliefs.grow(u + 1)
+        if not self.beliefs.known(u):
+            self.beliefs.first_compute[u] = speed / self.beliefs.faster
+        through = np.array([z >= self.layers * self.local_iterations])
+        alone, sent = np.array([u]), np.array([upload])
+        self.beliefs.observe(alone, np.array([batch]), np.array([float(z)]), np.array([seconds]), sent, through)
 
     def _note(self, event: Arrivals) -> None:
+        """Remember the durations that devices report.
+
+        A device that answered without a finished layer is there, and slow: its forward pass, which takes about as long
+        as a layer, tells its speed.
+        """
         if self.beliefs is None:
             return
-        for device, timing in zip(event.tasks.devices.tolist(), event.timings or (), strict=False):
+        tasks, L = event.tasks, self.layers
+        for u, S, z, timing in zip(tasks.devices.tolist(), tasks.batch.tolist(), event.z, event.timings, strict=False):
             if timing is not None:
-                self.beliefs.note(device, timing)
+                if z == 0 and timing.pace:
+                    self._learn(u, S, L / (L + 1), timing.pace[0] * S)
+                self.beliefs.note(u, timing)
 
     def _learn_late(self, event: Late) -> None:
         """Learn from an update that came too late to be merged."""
-        e, size = event, event.device + 1
-        if self.beliefs is None:
-            speed = max(e.z, 1) * e.batch / max(e.seconds, 1e-9)
-            self.beliefs = Beliefs(np.full(size, speed), np.full(size, e.timing.outside + e.timing.setup))
-        self.beliefs.grow(size)
-        z, seconds = np.array([float(e.z)]), np.array([e.seconds])
-        nothing = np.array([np.nan])
-        self.beliefs.observe(
-            np.array([e.device]), np.array([e.batch]), z, seconds, nothing, z >= self.layers * self.local_iterations
-        )
-        self.beliefs.note(e.device, e.timing)
+        self._learn(event.device, event.batch, event.z, event.seconds)
+        if self.beliefs is not None:
+            self.beliefs.note(event.device, event.timing)
 
 
 def constants_from(stats: GradientStats) -> Constants | None:
