@@ -103,11 +103,6 @@ class Shape:
             raise ConfigError("a parameter may belong to one layer only")
         return cls(listed, {name: (weights[name].shape, weights[name].dtype) for name in names})
 
-    @property
-    def bytes(self) -> int:
-        """What a whole update takes."""
-        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.parameters.values())
-
     def depth(self, names: Iterable[str]) -> int:
         """How many layers these parameters make up, from the last on; they must be all of them, and no others."""
         given = set(names)
@@ -123,6 +118,21 @@ class Shape:
                 Reason.not_a_suffix, f"{min(extra)!r} without all layers between it and the output, which come first"
             )
         return depth
+
+    def checked(self, name: str, value: Array | bytes) -> Array:
+        """Return an array of the right shape and type, from a file if need be; raise UpdateRejected otherwise."""
+        shape, dtype = self.parameters[name]
+        if isinstance(value, bytes):
+            value = read_array(value, math.prod(shape) * dtype.itemsize)
+        if type(value) is not np.ndarray:  # a subclass may have ideas of its own about what is finite
+            raise UpdateRejected(Reason.unreadable, f"{name!r} is a {type(value).__name__}, not an array")
+        if value.shape != shape:
+            raise UpdateRejected(Reason.wrong_shape, f"{name!r} has shape {value.shape}, not {shape}")
+        if value.dtype != dtype:
+            raise UpdateRejected(Reason.wrong_dtype, f"{name!r} is {value.dtype}, not {dtype}")
+        if not np.isfinite(value).all():
+            raise UpdateRejected(Reason.not_finite, f"{name!r} has values that are not numbers")
+        return value
 
 
 def read_array(data: bytes, limit: int) -> Array:
@@ -220,23 +230,9 @@ class Gate:
         if not _is_whole(examples) or not 1 <= examples <= 2**53:  # type: ignore[operator]
             raise UpdateRejected(Reason.bad_weight, f"it is worth {_shown(examples)} samples")
         depth = self.shape.depth(changes)
-        checked = {name: self._checked(name, value) for name, value in changes.items()}
+        checked = {name: self.shape.checked(name, value) for name, value in changes.items()}
         self.seen.add(node)
         return Update(node, depth, checked, int(examples))  # type: ignore[call-overload]
-
-    def _checked(self, name: str, value: Array | bytes) -> Array:
-        shape, dtype = self.shape.parameters[name]
-        if isinstance(value, bytes):
-            value = read_array(value, math.prod(shape) * dtype.itemsize)
-        if type(value) is not np.ndarray:  # a subclass may have ideas of its own about what is finite
-            raise UpdateRejected(Reason.unreadable, f"{name!r} is a {type(value).__name__}, not an array")
-        if value.shape != shape:
-            raise UpdateRejected(Reason.wrong_shape, f"{name!r} has shape {value.shape}, not {shape}")
-        if value.dtype != dtype:
-            raise UpdateRejected(Reason.wrong_dtype, f"{name!r} is {value.dtype}, not {dtype}")
-        if not np.isfinite(value).all():
-            raise UpdateRejected(Reason.not_finite, f"{name!r} has values that are not numbers")
-        return value
 
     def in_line(self, updates: Sequence[Update]) -> tuple[list[Update], list[tuple[Update, UpdateRejected]]]:
         """Part a round's updates into those to merge, by node, and those whose norm is out of line."""

@@ -54,7 +54,8 @@ def beings(slow=8.0, tick=0.05):
 
 def run(nodes, rounds=8, **more):
     world = World(nodes)
-    result = strategy(world, **more).start(world, arrays(), num_rounds=rounds)
+    module = Normed() if any(isinstance(node, Norming) for node in nodes.values()) else None
+    result = strategy(world, **more).start(world, arrays(module), num_rounds=rounds)
     return world, result
 
 
@@ -924,18 +925,65 @@ def test_what_a_client_cannot_do_is_one_sentence():
     with pytest.raises(ConfigError, match="of another model"):
         Job(task_message(), Net(width=9))
 
-    class Normed(Net):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.BatchNorm1d(4)
-
-    with pytest.raises(ConfigError, match=r"weights are of another model|running statistics"):
-        Job(task_message(), Normed())
     backwards = tuple(reversed(LAYERS))
     with pytest.raises(ConfigError, match="order is not that of backpropagation"):
         train(task_message(layers=backwards), model(), DATA)
     with pytest.raises(ConfigError, match="no samples"):
         train(task_message(), model(), (DATA[0][:0], DATA[1][:0]))
+
+
+# -- running statistics and dropout
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x):
+        return self.second(self.drop(torch.relu(self.norm(self.first(x)))))
+
+
+class Norming(Being):
+    """Trains a model with batch norm and dropout."""
+
+    def answer(self, message):
+        self.asked.append(Task.read(message.content["config"]))
+        rng = np.random.default_rng([self.seed, self.asked[-1].round])
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            reply = train(message, Normed(), self.data, clock=TickingClock(self.seconds_per_layer), rng=rng)
+        self.sent = {n: a.numpy() for n, a in reply.content["adelfl-statistics"].items()}
+        return self.spoil(reply), self.lag + 1.0
+
+
+def test_running_statistics_are_averaged_over_the_nodes_that_report():
+    nodes = {i: Norming(0.01, seed=i) for i in (1, 2, 3)}
+    world, result = run(nodes, rounds=6, method="salf")
+    final = weights_of(result.arrays)
+    assert set(final) == set(Normed().state_dict())
+    for name in ("norm.running_mean", "norm.running_var"):
+        assert final[name] == pytest.approx(np.mean([node.sent[name] for node in nodes.values()], axis=0), rel=1e-5)
+    assert final["norm.num_batches_tracked"] == 7  # two steps in the opening round, and one in each of five
+    assert nodes[1].asked[0].layers == (("first.weight", "first.bias"), ("norm.weight", "norm.bias"),
+                                        ("second.weight", "second.bias"))  # fmt: skip
+    losses = [m["train-loss"] for m in result.train_metrics_clientapp.values()]
+    assert losses[-1] < losses[0]
+
+
+def test_statistics_that_are_not_the_models_are_rejected(tmp_path):
+    class Lying(Norming):
+        def spoil(self, reply):
+            statistics = {n: a.numpy() for n, a in reply.content["adelfl-statistics"].items()}
+            statistics["norm.running_var"] = np.full(8, np.nan, dtype=np.float32)
+            reply.content["adelfl-statistics"] = ArrayRecord({n: Array(v) for n, v in statistics.items()})
+            return reply
+
+    world = World({i: Norming(0.01, seed=i) for i in (1, 2)} | {3: Lying(0.01, seed=3)})
+    result = strategy(world, method="salf", record=tmp_path / "run").start(world, arrays(Normed()), num_rounds=4)
+    assert all(np.isfinite(value).all() for value in weights_of(result.arrays).values())
+    assert all(row.rejected == {"not finite": 1} for row in RunRecord.open(tmp_path / "run").rounds[2:])
 
 
 # -- what the documents show

@@ -17,8 +17,8 @@ import numpy as np
 from flwr.app import Message
 
 from adelfl.flower.exchange import Exchange, Reply
-from adelfl.flower.protocol import Report, Task
-from adelfl.flower.replies import Delivery, files_of, gradient_stats, metrics_of
+from adelfl.flower.protocol import STATISTICS, Report, Task
+from adelfl.flower.replies import Delivery, files_of, gradient_stats, mean_statistics, metrics_of
 from adelfl.planner.beliefs import Timing
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.reactions import of_devices
@@ -51,6 +51,8 @@ class Options:
         See :class:`~adelfl.updates.Gate`.
     oversample : bool
         Whether batches may be larger than the data of a node.
+    statistics : tuple of str
+        Names of the model's running statistics.
     arrayrecord_key, weighted_by_key : str
         Names under which replies hold arrays and their number of samples.
     """
@@ -59,6 +61,7 @@ class Options:
     seed: int = 0
     norm_limit: float = 10.0
     oversample: bool = False
+    statistics: tuple[str, ...] = ()
     arrayrecord_key: str = "arrays"
     weighted_by_key: str = "num-examples"
 
@@ -327,7 +330,17 @@ class OnFlower(Backend):
         done, most = report.done, self.L * sent.tasks.steps
         if type(done) is not int or not update.depth <= done <= most or update.depth != min(self.L, done):
             raise UpdateRejected(Reason.bad_depth, f"{update.depth} layers, and the report says {str(done)[:20]}")
-        return Delivery(update, done, report, reply.message)
+        return Delivery(update, done, report, reply.message, self._statistics(reply.message))
+
+    def _statistics(self, message: Message) -> dict[str, Array]:
+        """Return the running statistics of a reply; they must be complete, or missing altogether."""
+        if not self.options.statistics or STATISTICS not in message.content.array_records:
+            return {}
+        files, known = files_of(message, STATISTICS), self.weights()
+        if files.keys() != set(self.options.statistics):
+            raise UpdateRejected(Reason.unknown_parameter, "other running statistics than the model's")
+        shape = Shape.of(known, [self.options.statistics])
+        return {name: shape.checked(name, data) for name, data in files.items()}
 
     def collect(self, messages: Sequence[Message], until: float) -> list[Message]:
         """Send messages that are no tasks, and return the answers that arrive before a moment."""
@@ -379,7 +392,8 @@ class OnFlower(Backend):
             self.accepted = []
             return Computed(None, stats)
         losses = [loss for d, *_ in counting if isinstance(loss := metrics_of(d.message).get("train-loss"), float)]
-        return Computed(MergedChange(total, loss=float(np.mean(losses)) if losses else math.nan), stats)
+        buffers = mean_statistics([d for d, *_ in counting])
+        return Computed(MergedChange(total, buffers, float(np.mean(losses)) if losses else math.nan), stats)
 
 
 def _towards(changes: Mapping[str, Array], start: Weights, now: Weights) -> dict[str, Array]:

@@ -25,7 +25,7 @@ from torch.utils.data import default_collate
 
 from adelfl.clock import Clock, RealClock
 from adelfl.errors import ConfigError
-from adelfl.flower.protocol import Report, Task
+from adelfl.flower.protocol import STATISTICS, Report, Task, is_statistic
 from adelfl.training.layers import given_layers
 from adelfl.training.truncated import Answer, Truncation, rehearse
 
@@ -73,7 +73,6 @@ class Job:
         self.task = Task.read(message.content.config_records[configrecord_key])
         sent = message.content.array_records[arrayrecord_key]
         load_weights(model, {name: torch.from_numpy(array.numpy()) for name, array in sent.items()})
-        check_no_statistics(model)
         self.layers = given_layers(model, self.task.layers)
         named = dict(model.named_parameters())
         self._before = {name: named[name].detach().clone() for layer in self.layers for name in layer.parameters}
@@ -214,6 +213,7 @@ class Job:
         own: dict[str, Any] = {"train-loss": self.loss, **{key.replace("_", "-"): v for key, v in metrics.items()}}
         own[self.weighted_by_key] = max(1, self._examples)
         record = ArrayRecord({name: Array(value) for name, value in changes.items()})
+        buffers = {name: b.detach().cpu().numpy() for name, b in self.model.named_buffers() if is_statistic(name)}
         setup = self._setup if math.isfinite(self._setup) else self._elapsed()
         report = Report(
             round=self.task.round,
@@ -228,6 +228,8 @@ class Job:
             pair=self._pair,
         )
         content = RecordDict({self.arrayrecord_key: record, "metrics": MetricRecord(own | report.write())})
+        if buffers and self.iterations_done:  # a forward pass is whole even where the way back was cut
+            content[STATISTICS] = ArrayRecord({name: Array(value) for name, value in buffers.items()})
         return Message(content, reply_to=self.message)
 
 
@@ -321,13 +323,3 @@ def _size(batch: Any) -> int:  # noqa: ANN401
 
 def _has_samples(data: object) -> bool:
     return isinstance(data, tuple) or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
-
-
-def check_no_statistics(model: nn.Module) -> None:
-    """Refuse models whose buffers change while they train: updates carry parameters only."""
-    for name, module in model.named_modules():
-        if getattr(module, "track_running_stats", False):
-            raise ConfigError(
-                f"module {name!r} keeps running statistics, which partial updates do not carry; "
-                "use group norm, or batch norm with track_running_stats=False"
-            )

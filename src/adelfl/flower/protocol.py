@@ -20,7 +20,17 @@ from adelfl.planner.beliefs import Timing
 PREFIX = "adelfl-"
 """Prefix of all keys of adelfl; other keys of a record are the user's."""
 
+STATISTICS = f"{PREFIX}statistics"
+"""Name of the record of running statistics in a reply."""
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
 Values = dict[str, Any]
+
+
+def is_statistic(name: str) -> bool:
+    """Return whether an array of a model is a running statistic of a norm, and no parameter."""
+    return name.rpartition(".")[2] in _STATISTICS
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from adelfl.flower.protocol import PREFIX, Report
 from adelfl.theory.gradient_stats import GradientStats
-from adelfl.updates import Reason, Shape, Update, UpdateRejected
+from adelfl.updates import Array, Reason, Shape, Update, UpdateRejected
 
 log = logging.getLogger("flwr")
 
@@ -33,12 +33,15 @@ class Delivery:
         What the node says of its work.
     message : Message
         The reply itself, with metrics of the user's own.
+    statistics : dict of str to ndarray
+        Running statistics of norms; empty for a model without them.
     """
 
     update: Update
     done: int
     report: Report
     message: Message
+    statistics: dict[str, Array] = field(default_factory=dict)
 
 
 def average_metrics(replies: Iterable[Message], aggregate: Aggregate, weighted_by: str) -> MetricRecord | None:
@@ -70,7 +73,7 @@ def files_of(message: Message, key: str) -> dict[str, bytes]:
     """Return the arrays of a reply as unread files; if there is a single record, its name does not matter."""
     record = message.content.array_records.get(key)
     if record is None:
-        others = list(message.content.array_records.values())
+        others = [r for name, r in message.content.array_records.items() if not name.startswith(PREFIX)]
         record = others[0] if len(others) == 1 else ArrayRecord()
     files = {}
     for name, array in record.items():
@@ -78,6 +81,16 @@ def files_of(message: Message, key: str) -> dict[str, bytes]:
             raise UpdateRejected(Reason.unreadable, f"{name!r} is of serialisation {array.stype!r}")
         files[name] = array.data
     return files
+
+
+def mean_statistics(deliveries: Sequence[Delivery]) -> dict[str, Array]:
+    """Average running statistics over the nodes that sent them."""
+    sent = [d.statistics for d in deliveries if d.statistics]
+    means = {name: np.mean([one[name] for one in sent], axis=0, dtype=np.float64) for name in (sent[0] if sent else ())}
+    return {
+        name: (mean if sent[0][name].dtype.kind == "f" else np.round(mean)).astype(sent[0][name].dtype)
+        for name, mean in means.items()
+    }
 
 
 def gradient_stats(

@@ -22,7 +22,7 @@ from adelfl.errors import AdelError, ConfigError
 from adelfl.fleet import Fleet
 from adelfl.flower.backend import OnFlower, Options
 from adelfl.flower.exchange import Exchange
-from adelfl.flower.protocol import Task
+from adelfl.flower.protocol import Task, is_statistic
 from adelfl.flower.replies import Aggregate, average_metrics
 from adelfl.flower.run import FlowerRun, Record, describe
 from adelfl.learning_rate import LearningRate, as_learning_rate
@@ -233,7 +233,8 @@ class DeadlineStrategy(Strategy):
         if num_rounds < 1:
             raise ConfigError(f"num_rounds must be at least 1, not {num_rounds!r}")
         weights = {name: array.numpy().copy() for name, array in initial_arrays.items()}
-        layers = self.layers or group_by_module(list(weights))
+        statistics = tuple(name for name in weights if is_statistic(name))
+        layers = self.layers or group_by_module([name for name in weights if name not in statistics])
         shape = Shape.of(weights, layers)
         strategy = self._strategy(len(layers), num_rounds)
         record = Record.open(self.record, self._info(layers, num_rounds))
@@ -244,7 +245,9 @@ class DeadlineStrategy(Strategy):
             def message(node: int, task: Task) -> Message:
                 return self._message(node, task, self.run.iterate, config)
 
-            backend = OnFlower(Exchange(grid, clock), shape, lambda: self.run.weights, message, self._options())
+            backend = OnFlower(
+                Exchange(grid, clock), shape, lambda: self.run.weights, message, self._options(statistics)
+            )
             self._run = FlowerRun(
                 strategy,
                 backend,
@@ -297,12 +300,13 @@ class DeadlineStrategy(Strategy):
             tell=lambda sentence: log.info("%s", sentence),
         )
 
-    def _options(self) -> Options:
+    def _options(self, statistics: tuple[str, ...]) -> Options:
         return Options(
             budget=self.budget,
             seed=self.seed,
             norm_limit=self.norm_limit,
             oversample=self.oversample,
+            statistics=statistics,
             arrayrecord_key=self.arrayrecord_key,
             weighted_by_key=self.weighted_by_key,
         )
