@@ -960,7 +960,7 @@ class Norming(Being):
 
 def test_running_statistics_are_averaged_over_the_nodes_that_report():
     nodes = {i: Norming(0.01, seed=i) for i in (1, 2, 3)}
-    world, result = run(nodes, rounds=6, method="salf")
+    _, result = run(nodes, rounds=6, method="salf")
     final = weights_of(result.arrays)
     assert set(final) == set(Normed().state_dict())
     for name in ("norm.running_mean", "norm.running_var"):

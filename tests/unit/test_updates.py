@@ -282,7 +282,6 @@ def test_a_shape_needs_parameters_that_exist_once():
         Shape.of(WEIGHTS, [["a.weight", "nothing"]])
     with pytest.raises(ConfigError, match="one layer only"):
         Shape.of(WEIGHTS, [["a.weight"], ["a.weight"]])
-    assert SHAPE.bytes == 4 * (12 + 4 + 16 + 8 + 2)
 
 
 def test_a_rejection_survives_the_way_between_processes():
