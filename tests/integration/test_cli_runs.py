@@ -22,8 +22,8 @@ from adelfl.config.run import load_run
 from adelfl.records.reader import RunRecord
 from adelfl.records.summary import QUARTERS
 from adelfl.report.comparison import Contender, standard_error, untrained_note
-from adelfl.report.run import plot
 from adelfl.report.terminal import print_comparison, print_runs
+from adelfl.report.time_series import plot
 from support.small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 REPO = Path(__file__).parents[2]

@@ -108,8 +108,8 @@ def compare(
     """
     said = prepare(config, changes, data_dir)
     from adelfl.cli.display import CompareDisplay
-    from adelfl.report.curves import draw_comparison
     from adelfl.report.style import check_picture, save
+    from adelfl.report.time_series import draw_comparison
     from adelfl.runner import default_folder, jobs_of, parse_strategy, run_all
 
     words = [word.strip() for word in strategies.split(",") if word.strip()]
