@@ -15,7 +15,7 @@ def report(
         Path | None, typer.Option(metavar="FOLDER", help="Write each figure there too, as PNG and PDF.")
     ] = None,
 ) -> None:
-    """Write one HTML page about a run, or about several side by side; it needs no other file."""
+    """Write one self-contained HTML page about a run, or about several side by side."""
     from adelfl.report.groups import gather
     from adelfl.report.html import write_report
 

@@ -1,4 +1,4 @@
-"""Who holds which labels, as a picture."""
+"""Figure of the labels of each device."""
 
 from __future__ import annotations
 

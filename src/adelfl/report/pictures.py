@@ -113,7 +113,7 @@ def _about_progress(gathered: Gathered, what: str) -> str:
     if what == "accuracy":
         sentences = ["Share of the test samples that the model gets right, against time."]
     if any(len(g.runs) > 1 for g in groups):
-        sentences.append("Lines are means over seeds, bands ± one standard error: where bands overlap, it may be luck.")
+        sentences.append("Lines are means over seeds, bands ± one standard error.")
     if what == "accuracy":
         if clocks == {"virtual"}:
             sentences.append("Time is virtual: what the simulated fleet would need, not what this computer took.")
@@ -144,12 +144,13 @@ def _about_deadlines(groups: list[Group]) -> str:
 def _about_coverage(groups: list[Group]) -> str:
     runs = [run for g in groups for run in g.runs]
     mean = ", mean over seeds" if len(runs) > len(groups) else ""
-    blank = " Pale grey: rounds that were not done, since the time budget was used up or the run is not finished."
+    blank = ""
+    if any(run.lengths.size < run.info.rounds for run in runs):
+        blank = " Pale grey: rounds that were not done, since the time budget was used up or the run is not finished."
     return (
         f"For each round and layer: the share of the round's devices whose work on that layer was merged{mean}. "
         "Devices work backwards, from the last layer (bottom) to the first (top), so short time starves the first "
-        f"layers: dark means that no device trains them.{blank if any(r.lengths.size < r.info.rounds for r in runs) else ''}"
-        f"{_about_cells(runs)}"
+        f"layers: dark means that no device trains them.{blank}{_about_cells(runs)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A plan as a picture."""
+"""Figure of a plan."""
 
 from __future__ import annotations
 

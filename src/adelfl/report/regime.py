@@ -1,4 +1,4 @@
-"""Picture of the inferred regime: baselines against depth, and the misfit to the paper's numbers."""
+"""Figure of the inferred regime: baselines against depth, and the misfit to the paper's numbers."""
 
 from __future__ import annotations
 

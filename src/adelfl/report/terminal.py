@@ -16,7 +16,7 @@ from rich.table import Table
 
 from adelfl.activity import Activity, activity, locked_inodes, patience_for
 from adelfl.clock import wall_seconds
-from adelfl.errors import AdelError
+from adelfl.errors import AdelError, ConfigError
 from adelfl.fitting import Law
 from adelfl.planner import Solution, WhatIfRow
 from adelfl.records.reader import RunRecord
@@ -24,7 +24,7 @@ from adelfl.records.summary import QUARTERS
 from adelfl.report.comparison import Contender, standard_error
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_SHOWN_GROUPS = 400  # a table of more devices says the same
+_SHOWN_GROUPS = 400  # more groups do not change the averages
 _NAMED_GROUPS = 12  # rows of the table of batch sizes
 
 
@@ -39,13 +39,13 @@ def sparkline(values: np.ndarray, width: int = 60) -> str:
 
 
 def _print_whole(table: Table, console: Console) -> None:
-    """Print a table with all its numbers: rich cuts them off where the terminal is narrow, and 100 rounds become 1.
+    """Print a table without truncating numbers, as rich would do in a narrow terminal.
 
-    On a screen columns of words are folded first; elsewhere a line is as long as it has to be.
+    In a terminal, text columns are folded first; elsewhere lines are as long as necessary.
     """
     wide = console.options.update(max_width=10_000)
     for column in table.columns:
-        if column.no_wrap:  # rich takes the longest word of such a column for its least width
+        if column.no_wrap:  # rich takes its longest word for its minimum width
             column.min_width = max(
                 Measurement.get(console, wide, text).maximum for text in (column.header, *column.cells)
             )
@@ -55,7 +55,7 @@ def _print_whole(table: Table, console: Console) -> None:
 
 
 def print_plan(solution: Solution, console: Console | None = None) -> None:
-    """Print the plan: a sparkline, a table of some rounds, what it buys."""
+    """Print a plan: a sparkline, a table of some rounds, and its expected outcome."""
     console = console or Console(highlight=False)
     problem, schedule = solution.problem, solution.schedule
     sample = schedule.thinned(_SHOWN_GROUPS)
@@ -72,7 +72,7 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("round", "deadline", "batch sizes", "mean depth", "first layer empty"):
         table.add_column(title, justify="right")
-    shown_rounds = 8 if problem.fleet.groups <= 100_000 else 3  # each takes a pass over the whole fleet
+    shown_rounds = 8 if problem.fleet.groups <= 100_000 else 3  # each takes a pass over the fleet
     rounds = np.unique(np.linspace(0, problem.rounds - 1, min(shown_rounds, problem.rounds)).round().astype(int))
     depth = sample.expected_depth(rounds) / problem.layers
     for t, share in zip(rounds, depth, strict=True):
@@ -167,8 +167,8 @@ def print_study(
         _print_whole(table, console)
     for claim in claims:
         spread = "" if claim["se"] is None else f" ± {claim['se']:.1f}"
-        said = f"{claim['paper']}, {claim['cell']}: {claim['ours']:.1f}{spread}"
-        console.print(f"[bold]{claim['verdict']}[/bold]: {escape(said)}", soft_wrap=True)
+        claimed = f"{claim['paper']}, {claim['cell']}: {claim['ours']:.1f}{spread}"
+        console.print(f"[bold]{claim['verdict']}[/bold]: {escape(claimed)}", soft_wrap=True)
 
 
 def print_profile(
@@ -197,8 +197,8 @@ def print_profile(
         f"{len(names)} exponential layers would vary by {len(names) ** -0.5:.0%}.",
         soft_wrap=True,
     )
-    said = ", ".join(f"{law.name} (distance {law.distance:.2f})" for law in laws)
-    console.print(f"Layer times per sample look most like: {said}.", soft_wrap=True)
+    names_of_laws = ", ".join(f"{law.name} (distance {law.distance:.2f})" for law in laws)
+    console.print(f"Layer times per sample look most like: {names_of_laws}.", soft_wrap=True)
 
 
 def print_runs(records: list[RunRecord], root: Path, console: Console | None = None) -> None:
@@ -215,8 +215,8 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
     for record in records:
         try:
             table.add_row(escape(str(record.folder)), *_line(record, locked))
-        except (AdelError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as trouble:
-            table.add_row(escape(str(record.folder)), *4 * ("",), f"[red]unreadable: {escape(str(trouble))}[/red]")
+        except AdelError as error:
+            table.add_row(escape(str(record.folder)), *4 * ("",), f"[red]unreadable: {escape(str(error))}[/red]")
     _print_whole(table, console)
 
 
@@ -234,8 +234,8 @@ def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]
             again = "its ServerApp, started again, goes on"
         elif info.made_by == "simulate":
             again = "simulate(experiment, record=...) goes on"
-        said = {"locked": "running", "recent": f"running, or just stopped; {again}", "stopped": f"stopped; {again}"}
-        state = f"[yellow]{said[_activity(record, locked)]}[/yellow]"
+        states = {"locked": "running", "recent": f"running, or just stopped; {again}", "stopped": f"stopped; {again}"}
+        state = f"[yellow]{states[_activity(record, locked)]}[/yellow]"
         if record.failure is not None:
             state = f"[red]failed: {escape(record.failure)}[/red]"
     return escape(info.label), str(info.seed), rounds, accuracy, state
@@ -250,9 +250,11 @@ def _activity(record: RunRecord, locked: set[int]) -> Activity:
 
 
 def print_run(record: RunRecord, console: Console | None = None) -> None:
-    """Print a run: what it was, how accuracy went, which layers were filled."""
+    """Print a run: its settings, accuracy and deadlines, and the contributors per layer."""
     console = console or Console(highlight=False)
     info = record.info
+    if any(row.round > 0 and len(row.contributors) != len(info.layers) for row in record.rounds):
+        raise ConfigError(f"{record.folder}: rounds.jsonl and run.json have different numbers of layers")
     label, seed, rounds, accuracy, state = _line(record, locked_inodes())
     console.print(f"[bold]{label}[/bold], seed {seed}, {info.devices} devices, {len(info.layers)} layers: {state}")
     accuracy = accuracy or "not evaluated"
