@@ -119,7 +119,7 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
     if study.name == "table-2":
         from adelfl.experiments.catalogue import STATED, TABLE_2
         from adelfl.experiments.regime import fit_regime
-        from adelfl.report.regime import draw_regime
+        from adelfl.report.studies import draw_regime
 
         fit = fit_regime(outcome, TABLE_2)
         title = "Table II: the depth that its baselines point to"
@@ -145,7 +145,7 @@ def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplot
 
         return draw_gain(map_gains(outcome), study.title)
     if study.drawing == "dots":
-        from adelfl.report.dots import draw_dots
+        from adelfl.report.studies import draw_dots
 
         panels = [(cell, [row[:3] for row in rows]) for cell, rows in outcome.tables()]
         return draw_dots(panels, study.title)

@@ -21,23 +21,11 @@ MOST_GROUPS = 24
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """One strategy over its seeds.
+    """One strategy over its seeds."""
 
-    Attributes
-    ----------
-    contender : Contender
-        Its finished runs.
-    runs : list of RunData
-        The runs to draw: the finished ones, or all if none is finished.
-    total : int
-        Number of its runs, finished or not.
-    colour, line : str
-        Colour and line style in figures.
-    """
-
-    contender: Contender
-    runs: list[RunData]
-    total: int
+    contender: Contender  # its finished runs
+    runs: list[RunData]  # the runs to draw: the finished ones, or all if none is finished
+    total: int  # number of its runs, finished or not
     colour: str
     line: str
 
@@ -59,24 +47,12 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """The content of a report.
+    """The content of a report."""
 
-    Attributes
-    ----------
-    groups : list of Group
-        Sorted by final accuracy, best first.
-    runs : list of RunData
-        Every readable run, by folder.
-    unused : dict
-        Folders that are unreadable or duplicates, each with the reason.
-    empty : list of Path
-        Paths without a run.
-    """
-
-    groups: list[Group]
-    runs: list[RunData]
-    unused: dict[Path, str]
-    empty: list[Path] = field(default_factory=list)
+    groups: list[Group]  # sorted by final accuracy, best first
+    runs: list[RunData]  # every readable run, by folder
+    unused: dict[Path, str]  # unreadable folders and duplicates, with the reason
+    empty: list[Path] = field(default_factory=list)  # paths without a run
 
     @property
     def drawn(self) -> list[RunData]:

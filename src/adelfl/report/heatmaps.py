@@ -1,4 +1,4 @@
-"""Heat maps: layers and devices over the rounds, and gains over settings."""
+"""Heat maps: layers and devices over the rounds, gains over settings, labels over devices."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import ArrayLike
 
+from adelfl.data import Partition
 from adelfl.report.groups import Group
 from adelfl.report.run_data import Floats, RunData
 from adelfl.report.style import RC, figure, integers, mean_and_error, panels, short, stacked
@@ -24,6 +26,7 @@ MOST_CELLS = 250
 """Largest number of columns of a map; with more rounds a column is the mean of several."""
 
 _MOST_NAMES = 10
+_MOST_BARS = 60
 _NOTHING = "#ededed"  # not a colour of the map
 
 
@@ -156,4 +159,32 @@ def draw_gain(gains: Mapping[str, Mapping[tuple[int, int, float], tuple[float, f
         assert image is not None
         fig.colorbar(image, ax=axes, label="points of accuracy gained by the plan", shrink=0.7)
         fig.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+    return fig
+
+
+def draw_partition(partition: Partition, labels: ArrayLike, title: str = "Who holds which labels") -> Figure:
+    """Draw label counts: a bar per device for few devices, a heat map for many (at most a thousand)."""
+    counts = partition.label_counts(labels)
+    devices, classes = counts.shape
+    with matplotlib.rc_context(RC):
+        fig = figure(8.0, 4.2)
+        ax = fig.subplots()
+        if devices <= _MOST_BARS:
+            colours = matplotlib.colormaps["viridis"](np.linspace(0.0, 1.0, classes))
+            below = np.zeros(devices)
+            for c in range(classes):
+                ax.bar(np.arange(1, devices + 1), counts[:, c], bottom=below, width=0.9, color=colours[c], label=f"{c}")
+                below += counts[:, c]
+            ax.set(ylabel="samples", title=title)
+            ax.legend(title="label", loc="center left", bbox_to_anchor=(1.0, 0.5))
+        else:
+            shown = np.unique(np.linspace(0, devices - 1, min(devices, 1000)).round().astype(int))
+            shares = counts[shown] / counts[shown].sum(axis=1, keepdims=True)
+            extent = (0.5, devices + 0.5, -0.5, classes - 0.5)
+            image = ax.imshow(shares.T, aspect="auto", cmap="cividis", origin="lower", extent=extent)
+            fig.colorbar(image, ax=ax, label="share of the device's samples")
+            ax.grid(visible=False)
+            ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+            ax.set(ylabel="label", title=title)
+        ax.set_xlabel("device")
     return fig

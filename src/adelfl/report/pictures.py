@@ -25,23 +25,12 @@ from adelfl.report.time_series import draw_progress, evaluated
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """One section of a report.
+    """One section of a report."""
 
-    Attributes
-    ----------
-    name : str
-        Name of its files and its anchor on the page.
-    title : str
-    figure : Figure or None
-        None if there is nothing to draw.
-    words : str
-        What the figure shows and how to read it, or why there is none.
-    """
-
-    name: str
+    name: str  # of its files, and its anchor on the page
     title: str
-    figure: Figure | None
-    words: str
+    figure: Figure | None  # None if there is nothing to draw
+    words: str  # how to read the figure, or why there is none
 
     def base64(self) -> str:
         """Return the figure as encoded SVG: the same bytes for the same runs."""

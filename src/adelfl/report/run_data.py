@@ -31,43 +31,20 @@ _PER_SEED = ("training.seed", "flower.seed", "data.data_dir", "engine.")  # in w
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """What figures and tables need of one run with R finished rounds.
-
-    Attributes
-    ----------
-    record : RunRecord
-    planned : ndarray or None
-        Deadlines of the schedule, seconds, if there was one before the first round.
-    lengths : ndarray, shape (R,)
-        Duration of each round, seconds.
-    evaluated, accuracy, loss : ndarray, shape (evaluations,)
-        Times of the evaluations, seconds, and their results; NaN where there is none.
-    coverage : ndarray, shape (R, L)
-        Share of the round's devices whose layer was merged.
-    batches : ndarray, shape (R, 5)
-        BATCH_QUANTILES of the batch sizes above 0; NaN if there are none.
-    idle : ndarray, shape (R,)
-        Number of devices with an empty batch.
-    depths : list of R ndarrays
-        Share of the layers that each device finished, 0 where its work was not merged.
-    devices : list of R ndarrays
-        Numbers of those devices.
-    refused : Counter
-        Updates that were not merged, by reason, and abandoned rounds: from runs on Flower.
-    """
+    """What figures and tables need of one run with R finished rounds."""
 
     record: RunRecord
-    planned: Floats | None
-    lengths: Floats
-    evaluated: Floats
-    accuracy: Floats
-    loss: Floats
-    coverage: Floats
-    batches: Floats
-    idle: Ints
-    depths: list[Floats]
-    devices: list[Ints]
-    refused: Counter[str]
+    planned: Floats | None  # deadlines of the schedule, if there was one before the first round
+    lengths: Floats  # duration of each round, seconds
+    evaluated: Floats  # times of the evaluations, seconds
+    accuracy: Floats  # at those times; NaN where it was not evaluated
+    loss: Floats  # likewise
+    coverage: Floats  # shape (R, L): share of the round's devices whose layer was merged
+    batches: Floats  # shape (R, 5): BATCH_QUANTILES of the batch sizes above 0; NaN if there are none
+    idle: Ints  # number of devices with an empty batch
+    depths: list[Floats]  # share of the layers that each device finished, 0 where its work was not merged
+    devices: list[Ints]  # numbers of those devices
+    refused: Counter[str]  # updates that were not merged, by reason, and abandoned rounds, on Flower
 
     @property
     def info(self) -> RunInfo:
