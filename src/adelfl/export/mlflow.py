@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,8 @@ class MlflowLog:
         begin = self._milliseconds(0.0)
         created = self._client.create_run(number, start_time=begin, tags=tags, run_name=run.folder.name)
         self._run = created.info.run_id
-        params = [Param(key, value[:_LONGEST]) for key, value in _flat(run.info.config)]
+        config = run.info.flat_config().items()
+        params = [Param(_key(key), str(value)[:_LONGEST]) for key, value in config if value is not None]
         for i in range(0, len(params), _PARAMS_AT_ONCE):
             self._client.log_batch(self._run, params=params[i : i + _PARAMS_AT_ONCE])
 
@@ -82,11 +82,3 @@ def _client() -> tuple[Any, str]:
 def _key(name: str) -> str:
     """Return a name in the characters that MLflow allows."""
     return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield _key(f"{prefix}{key}"), str(value)

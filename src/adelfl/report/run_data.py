@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,8 @@ class RunData:
     def settings(self) -> dict[str, str]:
         """The configuration by dotted keys, without blanks and without what seeds of one experiment may differ in."""
         more = {"run.devices": str(self.info.devices), "run.layers": ", ".join(self.info.layers)}
-        settings = _flat(self.info.config) | more
+        config = self.info.flat_config().items()
+        settings = {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in config} | more
         return {key: value for key, value in settings.items() if not key.startswith(_PER_SEED) and value not in _BLANK}
 
 
@@ -155,13 +156,3 @@ def _used(depth: Floats, contributors: Floats, steps: int) -> Floats:
 def _refused(row: Row) -> Counter[str]:
     late = sum(count for number, count in row.late.items() if number != "0")  # round 0 only measures devices
     return Counter(row.rejected) + Counter({"late": late, "round given up: too few updates": int(row.abandoned)})
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return flat

@@ -38,6 +38,16 @@ def sparkline(values: np.ndarray, width: int = 60) -> str:
     return "".join(_BLOCKS[min(7, int(8 * (v - low) / span))] for v in values)
 
 
+def _table(*numbers: str, first: str = "", no_wrap: bool = False) -> Table:
+    """Return an empty table: a column of text, if it has a title, then columns of numbers."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    if first:
+        table.add_column(first, overflow="fold")
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=no_wrap)
+    return table
+
+
 def _print_whole(table: Table, console: Console) -> None:
     """Print a table without truncating numbers, as rich would do in a narrow terminal.
 
@@ -69,9 +79,7 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
         f"deadlines {T[0]:.3g} s [blue]{sparkline(T, 40)}[/blue] {T[-1]:.3g} s (uniform: {T.mean():.3g} s)",
         soft_wrap=True,
     )
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("round", "deadline", "batch sizes", "mean depth", "first layer empty"):
-        table.add_column(title, justify="right")
+    table = _table("round", "deadline", "batch sizes", "mean depth", "first layer empty")
     shown_rounds = 8 if problem.fleet.groups <= 100_000 else 3  # each takes a pass over the fleet
     rounds = np.unique(np.linspace(0, problem.rounds - 1, min(shown_rounds, problem.rounds)).round().astype(int))
     depth = sample.expected_depth(rounds) / problem.layers
@@ -103,10 +111,7 @@ def _print_groups(solution: Solution, console: Console) -> None:
     if groups.size > _NAMED_GROUPS:
         places = np.linspace(0, groups.size - 1, _NAMED_GROUPS).round().astype(np.int64)
         groups = np.argsort(fleet.compute, kind="stable")[places]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("batch size of", overflow="fold")
-    for title in ("devices", *(f"round {t + 1}" for t in rounds)):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = _table("devices", *(f"round {t + 1}" for t in rounds), first="batch size of", no_wrap=True)
     sizes = np.array([schedule.batch_sizes(int(t), groups) for t in rounds])
     for i, column in zip(groups, sizes.T, strict=True):
         shown = (f"{size}" if size else "–" for size in column)
@@ -120,10 +125,8 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     """Print the table of a comparison, best first."""
     console = console or Console(highlight=False)
     ceiling = next((float(c.final.mean()) for c in contenders if c.name == "oracle"), None)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("strategy", overflow="fold")
-    for title in ("final", *(f"at\n{q}" for q in QUARTERS), "of\noracle", "depth", "rounds"):
-        table.add_column(title, justify="right", no_wrap=True)
+    titles = ("final", *(f"at\n{q}" for q in QUARTERS), "of\noracle", "depth", "rounds")
+    table = _table(*titles, first="strategy", no_wrap=True)
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
         mean, error = float(c.final.mean()), standard_error(c.final)
         final = f"{mean:.1%} ± {100 * error:.1f}" if c.final.size > 1 else f"{mean:.1%}"
@@ -157,10 +160,8 @@ def print_study(
     console = console or Console(highlight=False)
     console.print(f"[bold]{escape(title)}[/bold]   {escape(source)}")
     for cell, rows in tables:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column(cell, min_width=40)
-        for name in ("final", "learning rate", "broke down"):
-            table.add_column(name, justify="right")
+        table = _table("final", "learning rate", "broke down", first=cell)
+        table.columns[0].min_width = 40
         for label, mean, error, rate, broke, _ in sorted(rows, key=lambda row: -row[1]):
             final = f"{mean:.1f}%" if math.isnan(error) else f"{mean:.1f}% ± {error:.1f}"
             table.add_row(escape(label), final, f"{rate:g}", f"{broke or ''}")
@@ -182,9 +183,7 @@ def print_profile(
 ) -> None:
     """Print a machine's profile: median milliseconds by batch size, and which law fits."""
     console = console or Console(highlight=False)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("batch", "forward, ms", "backward, ms", "slowest layer"):
-        table.add_column(title, justify="right")
+    table = _table("batch", "forward, ms", "backward, ms", "slowest layer")
     for size, ahead, back in zip(batch_sizes, forward, backward, strict=True):
         layer = np.median(back, axis=0)
         slowest = f"{names[int(layer.argmax())]}, {layer.max() / layer.sum():.0%}"
@@ -208,7 +207,7 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
         console.print(f"no runs below {escape(str(root))}")
         return
     locked = locked_inodes()
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = _table()
     for title in ("run", "strategy", "seed", "rounds", "accuracy", "state"):
         number = title in ("seed", "rounds", "accuracy")
         table.add_column(title, justify="right" if number else "left", no_wrap=number, overflow="fold")
@@ -268,9 +267,7 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
         return
     console.print(f"deadlines [blue]{sparkline(np.array([row.deadline for row in rows]), 60)}[/blue]")
     contributors = np.array([row.contributors for row in rows])
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("layer", "contributors a round", "rounds without any"):
-        table.add_column(title, justify="left" if title == "layer" else "right")
+    table = _table("contributors a round", "rounds without any", first="layer")
     for name, column in zip(info.layers, contributors.T, strict=True):
         table.add_row(escape(name), f"{column.mean():.1f}", f"{(column == 0).mean():.0%}")
     _print_whole(table, console)
@@ -279,11 +276,9 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
 def print_what_if(rows: Sequence[WhatIfRow], key: str, console: Console | None = None) -> None:
     """Print a line per row, then how many rows have no plan and why the first of them has none."""
     console = console or Console(highlight=False)
-    table = Table(box=None, header_style="bold", pad_edge=False)
     name = {"without": "devices\nleft out", "budget": "budget,\nseconds"}.get(key, f"\n{key}")
     columns = (name, "excess,\nplan", "excess,\nuniform", "bound,\nplan", "mean\ndepth", "first layer\nempty")
-    for title in (*columns, "devices\nserved"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = _table(*columns, "devices\nserved", no_wrap=True)
     for r in rows:
         numbers = [*5 * ["–"], "[red]no plan[/red]"]
         if r.infeasible is None:
