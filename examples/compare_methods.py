@@ -8,7 +8,7 @@ from pathlib import Path
 
 import adelfl as ad
 from adelfl.report.comparison import Contender
-from adelfl.report.curves import draw_comparison
+from adelfl.report.time_series import draw_comparison
 from adelfl.report.style import save
 from adelfl.runner import start
 

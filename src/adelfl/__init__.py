@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from adelfl.planner import plan as plan
     from adelfl.planner import what_if as what_if
     from adelfl.records.reader import RunRecord as RunRecord
-    from adelfl.report.run import plot as plot
+    from adelfl.report.time_series import plot as plot
     from adelfl.schedule import Schedule as Schedule
     from adelfl.simulation import Experiment as Experiment
     from adelfl.simulation import simulate as simulate
@@ -55,7 +55,7 @@ _HOME = {
     "Dataset": "adelfl.data",
     "load_dataset": "adelfl.data",
     "RunRecord": "adelfl.records.reader",
-    "plot": "adelfl.report.run",
+    "plot": "adelfl.report.time_series",
     "Experiment": "adelfl.simulation",
     "simulate": "adelfl.simulation",
     "Strategy": "adelfl.strategies",

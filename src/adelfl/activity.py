@@ -1,4 +1,4 @@
-"""Whether a process writes a run: told by the lock on its folder and the age of its files, touching neither."""
+"""Detection of whether a process writes a run, from the lock on its folder and the age of its files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Literal
 Activity = Literal["locked", "recent", "stopped"]
 
 RECENT = 15.0
-"""Seconds in which a file that grew is taken for one that is still being written."""
+"""Seconds after its last change for which a file counts as being written."""
 
 
 def locked_inodes() -> set[int]:
-    """Files that a process of this machine has locked.
+    """Return the inodes that processes of this machine have locked.
 
-    A writer locks its folder. To try the lock would tell as well, and everywhere, but could get in the way of a writer
-    that begins at that moment. Devices are not compared: some file systems tell two stories about theirs.
+    Trying the lock could disturb a writer that begins at that moment. Devices are not compared, since some file systems
+    report different numbers.
     """
     try:
         text = Path("/proc/locks").read_text(encoding="ascii")
@@ -27,19 +27,19 @@ def locked_inodes() -> set[int]:
 
 
 def activity(folder: Path, silence: float, patience: float, locked: set[int]) -> Activity:
-    """Tell whether an unfinished run is being written.
+    """Return whether an unfinished run is being written.
 
     Parameters
     ----------
     folder : Path
-        Of the run.
+        The run's folder.
     silence : float
-        Seconds since one of its files changed.
+        Seconds since the last change of its files.
     patience : float
-        Seconds of silence after which a run without a lock is taken for stopped: a process of another machine may
-        write it, whose locks are not seen here.
+        Seconds of silence after which a run without a visible lock counts as stopped; a process of another machine
+        may be writing it.
     locked : set of int
-        What :func:`locked_inodes` returned.
+        Result of :func:`locked_inodes`.
     """
     try:
         if os.stat(folder).st_ino in locked:
@@ -50,5 +50,5 @@ def activity(folder: Path, silence: float, patience: float, locked: set[int]) ->
 
 
 def patience_for(clock: str, deadline: float) -> float:
-    """Seconds of silence that do not mean that a run has stopped: two rounds, on a real clock."""
+    """Return the seconds of silence after which a run counts as stopped: two rounds on a real clock."""
     return max(RECENT, 2.0 * deadline) if clock == "real" else RECENT

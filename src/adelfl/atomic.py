@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and folders that one process at a time writes."""
+"""Atomic replacement of files, and locks on folders."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class RunFinishedError(AdelError):
 
 @contextmanager
 def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
-    """A file beside ``path`` that takes its place if all goes well, and goes if not.
+    """Yield a temporary file that replaces ``path`` on success and is removed on failure.
 
     Parameters
     ----------
     path : Path
-        The file to replace; a link stays, and the file behind it is replaced.
+        The file to replace; if it is a link, the file behind it.
     shared : bool
-        Whether other processes may replace the same file at this moment: each then has a temporary file of its own.
+        Whether several processes may replace the file at once; each then has its own temporary file.
     """
     path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}{f'.{os.getpid()}' if shared else ''}.tmp")
     try:
         yield temporary
         with open(temporary, "r+b") as written:
-            os.fsync(written.fileno())  # or a power failure may leave an empty file under the new name
+            os.fsync(written.fileno())  # otherwise a power failure may leave an empty file
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -50,19 +50,13 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON so that readers see the old file or the new one, never half of it."""
+    """Write JSON atomically."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write what a user asked for so that an earlier file stays whole until the new one is.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be written; an earlier file is then as it was.
-    """
+    """Write a user's file atomically; raise ConfigError, and leave an earlier file as it was, if that fails."""
     try:
         with replacing(path, shared=True) as temporary:
             temporary.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -71,18 +65,18 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 
 def write_weights(path: Path, weights: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
-    """Write safetensors in the same way."""
-    # Not save_file: it writes by way of a file of its own, which a kill leaves behind and only its owner may read.
+    """Write safetensors atomically."""
+    # Not save_file: its temporary file would stay after a kill, and is readable by its owner only.
     content = save({name: np.asarray(w, order="C") for name, w in weights.items()}, metadata=metadata)
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def lock(folder: Path) -> int | None:
-    """Hold a folder against other writers until the descriptor is closed; None where that cannot be done."""
+    """Lock a folder until the returned descriptor is closed; return None where locks are not supported."""
     try:
         import fcntl
-    except ImportError:  # pragma: no cover - Windows has no flock; two writers are then the user's care
+    except ImportError:  # pragma: no cover - Windows has no flock
         return None
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -93,7 +87,7 @@ def lock(folder: Path) -> int | None:
     except BlockingIOError:
         os.close(descriptor)
         raise RunBusyError(f"{folder}: another process is writing this run") from None
-    except OSError:  # a disk that knows no locks: two writers are the user's care there too
+    except OSError:  # the file system does not support locks
         os.close(descriptor)
         return None
     return descriptor

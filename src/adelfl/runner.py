@@ -1,4 +1,4 @@
-"""Runs and comparisons as folders: start, continue, take part in several processes, sum up."""
+"""Start, resume and repeat recorded runs, in one or several processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from adelfl.simulation import Experiment
 
 Report = Callable[["Job", Row], None]
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # full, or not to be written any more
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # full, or not writable
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Job:
     Attributes
     ----------
     strategy : str
-        As the user wrote it, options included.
+        Name and options, as ``adelfl compare --strategies`` takes them.
     seed : int
     config : str
-        The RunFile as JSON, so that it travels between processes.
+        The RunFile as JSON, which can be sent between processes.
     folder : Path
-        Where it is recorded.
+        Folder of the record.
     fresh : bool
-        Whether to run it again if it is there already.
+        Whether to run it again if it exists already.
     """
 
     strategy: str
@@ -64,18 +64,18 @@ class Job:
     fresh: bool = False
 
 
-def describe(said: RunFile, experiment: Experiment) -> RunInfo:
+def describe(run_file: RunFile, experiment: Experiment) -> RunInfo:
     """Return the run information: all that decides what a run computes."""
     from adelfl.simulation.recording import describe as describe_experiment
 
-    return describe_experiment(experiment, said.model_dump(mode="json"), said.fingerprints())
+    return describe_experiment(experiment, run_file.model_dump(mode="json"), run_file.fingerprints())
 
 
-def rehearsed(said: RunFile) -> Experiment:
-    """The experiment that a file describes, after finding out what would stop it before it begins."""
+def rehearsed(run_file: RunFile) -> Experiment:
+    """Build a file's experiment and try its first step, so that errors appear before a folder does."""
     from adelfl.simulation import rehearse
 
-    experiment = build_experiment(said)
+    experiment = build_experiment(run_file)
     with users_code("this experiment cannot begin"):
         if experiment.engine == "flower":
             _scale().rehearse_on_flower(experiment)
@@ -84,15 +84,15 @@ def rehearsed(said: RunFile) -> Experiment:
     return experiment
 
 
-def start(said: RunFile, folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
-    """Run an experiment into a new folder; its summary."""
-    experiment = rehearsed(said)
-    with RunWriter.create(folder, describe(said, experiment)) as writer:
-        return _simulate(said, experiment, writer, None, report)
+def start(run_file: RunFile, folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
+    """Run an experiment into a new folder, and return its result."""
+    experiment = rehearsed(run_file)
+    with RunWriter.create(folder, describe(run_file, experiment)) as writer:
+        return _simulate(run_file, experiment, writer, None, report)
 
 
 def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
-    """Continue an interrupted run to its end; a finished one is left alone."""
+    """Continue an interrupted run to its end; a finished one is returned as it is."""
     from adelfl.simulation.recording import MADE_BY, first_difference
 
     record = RunRecord.open(folder)
@@ -104,28 +104,28 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
         raise ConfigError(
             f"{folder}: this run was begun in Python; it goes on when simulate(experiment, record=...) is called again"
         )
-    said = _config_of(record.info, folder)
-    experiment = build_experiment(said)
-    if changed := first_difference(record.info, describe(said, experiment), ("config",)):
+    run_file = _config_of(record.info, folder)
+    experiment = build_experiment(run_file)
+    if changed := first_difference(record.info, describe(run_file, experiment), ("config",)):
         raise ConfigError(f"{folder}: its {changed} would not be the same today; start this run over")
     try:
         writer, checkpoint = RunWriter.reopen(folder)
     except RunFinishedError:
         return resume(folder)
     with writer:
-        return _simulate(said, experiment, writer, checkpoint, report)
+        return _simulate(run_file, experiment, writer, checkpoint, report)
 
 
 def _config_of(info: RunInfo, folder: Path) -> RunFile:
-    """What a run's run.json says; keys that adelfl has learned since then have their defaults."""
+    """Return the configuration in run.json; keys of later versions have their defaults."""
     try:
         return RunFile.model_validate(info.config)
-    except ValidationError as trouble:
-        raise ConfigError(f"{folder}: run.json, config.{first_mistake(RunFile, trouble)}") from None
+    except ValidationError as error:
+        raise ConfigError(f"{folder}: run.json, config.{first_mistake(RunFile, error)}") from None
 
 
 def _simulate(
-    said: RunFile,
+    run_file: RunFile,
     experiment: Experiment,
     writer: RunWriter,
     checkpoint: Checkpoint | None,
@@ -135,22 +135,22 @@ def _simulate(
 
     try:
         if experiment.engine == "flower":
-            found: RunResult = _scale().simulate_on_flower(said, experiment, writer, checkpoint, report)
-            return found
+            result: RunResult = _scale().simulate_on_flower(run_file, experiment, writer, checkpoint, report)
+            return result
         return simulate(experiment, writer, checkpoint, report)
-    except AdelError as trouble:
-        writer.fail(str(trouble))
+    except AdelError as error:
+        writer.fail(str(error))
         raise
-    except (Exception, SystemExit) as trouble:  # of a model, a strategy or a data set of the user's, or ours
-        if isinstance(trouble, OSError) and trouble.errno in _DISK:  # what is recorded stays
-            raise AdelError(f"{writer.folder}: cannot be written ({trouble.strerror}); adelfl resume goes on") from None
-        sentence = f"{writer.folder}: {in_words(trouble)}; failed.json there has the traceback"
+    except (Exception, SystemExit) as error:  # in user code or in adelfl
+        if isinstance(error, OSError) and error.errno in _DISK:  # the record stays valid
+            raise AdelError(f"{writer.folder}: cannot be written ({error.strerror}); adelfl resume goes on") from None
+        sentence = f"{writer.folder}: {in_words(error)}; failed.json there has the traceback"
         writer.fail(sentence, traceback.format_exc())
-        raise AdelError(sentence) from trouble
+        raise AdelError(sentence) from error
 
 
 def _scale() -> ModuleType:
-    """The module that needs Flower."""
+    """Import the module that needs Flower."""
     try:
         from adelfl.flower import scale
     except ModuleNotFoundError as missing:
@@ -161,66 +161,66 @@ def _scale() -> ModuleType:
 
 
 def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:
-    """``name`` or ``name[key=value;key=value]`` as a name and its options."""
-    found = re.fullmatch(r"\s*([^\[\]]+?)\s*(?:\[([^\[\]]*)\])?\s*", word)
-    if found is None:
+    """Split ``name`` or ``name[key=value;key=value]`` into the name and its options."""
+    match = re.fullmatch(r"\s*([^\[\]]+?)\s*(?:\[([^\[\]]*)\])?\s*", word)
+    if match is None:
         raise ConfigError(f"strategy {word!r}: must look like name or name[key=value]")
     options = {}
-    for pair in filter(None, (found[2] or "").split(";")):
+    for pair in filter(None, (match[2] or "").split(";")):
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"strategy {word!r}: option {pair!r} must look like key=value")
         options[key.strip()] = parse_value(value)
-    return found[1], options
+    return match[1], options
 
 
 def file_name(strategy: str) -> str:
-    """A strategy as the user wrote it, in characters that every file system takes."""
+    """Return a strategy's name and options in characters that every file system allows."""
     return re.sub(r"[^\w=.-]+", "_", strategy.strip()).strip("_")
 
 
 def jobs_of(
-    said: RunFile, strategies: list[str], seeds: int, first_seed: int, out: Path, fresh: bool = False
+    run_file: RunFile, strategies: list[str], seeds: int, first_seed: int, out: Path, fresh: bool = False
 ) -> list[Job]:
-    """The runs of a comparison, seed by seed, each in a folder that its strategy and seed name."""
-    found = []
+    """Return the runs of a comparison, seed by seed, each in a folder named by strategy and seed."""
+    jobs = []
     for seed in range(first_seed, first_seed + seeds):
         for word in strategies:
             name, options = parse_strategy(word)
-            config = said.with_strategy(name, options, seed).model_dump_json()
-            found.append(Job(word, seed, config, out / f"{file_name(word)}-seed{seed}", fresh))
-    return found
+            config = run_file.with_strategy(name, options, seed).model_dump_json()
+            jobs.append(Job(word, seed, config, out / f"{file_name(word)}-seed{seed}", fresh))
+    return jobs
 
 
-def default_folder(said: RunFile, root: Path) -> Path:
-    """Where a comparison goes if the user does not say: the same experiment, the same folder."""
-    same = said.model_dump(mode="json")
+def default_folder(run_file: RunFile, root: Path) -> Path:
+    """Return the default folder of a comparison, which is the same for the same experiment."""
+    same = run_file.model_dump(mode="json")
     same["strategy"], same["training"]["seed"] = None, None
     digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
-    names = [re.sub(r"\W+", "_", part.factory or part.name) for part in (said.data, said.model)]
+    names = [re.sub(r"\W+", "_", part.factory or part.name) for part in (run_file.data, run_file.model)]
     return root / f"compare-{'-'.join(names)}-{digest}"
 
 
 def made_elsewhere(folder: Path) -> str | None:
-    """A sentence, if a run was begun with other versions than today's: it may not be what it would be now."""
+    """Return a sentence if a run was begun with other package versions; None otherwise."""
     then, now = RunRecord.open(folder).info.versions, versions()
     if not then:
-        return f"it is not known what {folder} was begun with"
+        return f"the versions that {folder} was begun with are unknown"
     changed = [f"{name} {then[name]} (now {now[name]})" for name in now if then.get(name, now[name]) != now[name]]
     return f"{folder} was begun with {', '.join(changed)}" if changed else None
 
 
 def run_job(job: Job, report: Callable[[Row], None] | None = None) -> RunResult:
-    """Start a job, or continue it; one that is finished with the same configuration is not run again."""
-    said = RunFile.model_validate_json(job.config)
+    """Start or continue a job; a finished one with the same configuration is not run again."""
+    run_file = RunFile.model_validate_json(job.config)
     if job.fresh and (job.folder / "run.json").is_file():
         discard(job.folder)
     if not job.folder.exists():
-        return start(said, job.folder, report)
+        return start(run_file, job.folder, report)
     info = RunRecord.open(job.folder).info
-    if _config_of(info, job.folder) != said:
+    if _config_of(info, job.folder) != run_file:
         raise ConfigError(f"{job.folder}: holds a run of another configuration; choose another --out, or use --fresh")
-    if info.inputs != said.fingerprints():
+    if info.inputs != run_file.fingerprints():
         raise ConfigError(f"{job.folder}: the files or code that its configuration names have changed; use --fresh")
     return resume(job.folder, report)
 
@@ -229,7 +229,7 @@ _queue: Any = None
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it does, however that came about."""
+    """End this process when its parent ends, for whatever reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -244,7 +244,7 @@ def _begin_worker(queue: Any) -> None:  # noqa: ANN401 - a manager's proxy
     global _queue
     _queue = queue
     _end_with_parent()
-    # Ctrl-C reaches the whole process group; the parent alone decides what it means.
+    # Ctrl-C reaches the whole process group; only the parent reacts to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -257,7 +257,7 @@ def _work(job: Job) -> RunResult:
 
 
 def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job, RunResult | AdelError]]:
-    """Run jobs, several at a time; yields each with its summary, or with the error that ended it, as it ends."""
+    """Run jobs, several at a time; yield each with its result or error when it ends."""
     if workers <= 1 or len(jobs) <= 1:
         for job in jobs:
             try:
@@ -289,7 +289,7 @@ def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job
                             AdelError(f"{job.folder}: its process was killed; the same command goes on from there"),
                         )
         except BaseException:
-            # What they recorded stays, and can be resumed. (The manager ends with its own context.)
+            # Their records can be resumed. The manager ends with its own context.
             for child in multiprocessing.active_children():
                 if not child.name.startswith("SyncManager"):
                     child.terminate()

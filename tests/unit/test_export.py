@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
-from adelfl.export.entry import Source
-from adelfl.export.logs import Logs, export_run, find_target
+from adelfl.export.logs import ExportedRun, Logs, export_run, find_target
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row, RunInfo, RunResult
 from adelfl.records.writer import RunWriter
@@ -156,7 +155,7 @@ def mlflow(install, monkeypatch):
 
 
 def test_an_entry_has_the_rounds_numbers_and_no_others(folder):
-    source = Source.of(RunRecord.open(folder))
+    source = ExportedRun(folder, RunRecord.open(folder).info)
     before, first, second = (source.entry(Row.from_json(row)) for row in ROWS)
     assert before.scalars == {"time": 0.0, "accuracy": 0.1, "loss": 2.0}
     assert before.spreads == before.quantiles == {}
@@ -175,7 +174,7 @@ def test_an_entry_has_the_rounds_numbers_and_no_others(folder):
 
 
 def test_layers_sort_as_they_are(folder):
-    source = Source(folder, RunInfo.from_json(ABOUT | {"layers": [f"l{i}" for i in range(12)]}))
+    source = ExportedRun(folder, RunInfo.from_json(ABOUT | {"layers": [f"l{i}" for i in range(12)]}))
     assert source.layers == sorted(source.layers)
 
 
@@ -241,7 +240,7 @@ def test_mlflow_goes_where_the_environment_says_and_uses_the_experiment_that_is_
 def test_mlflow_is_sent_no_more_at_once_than_it_takes(folder, mlflow):
     """1,000 metrics and 100 parameters are the most that a request may have."""
     many = {"config": {"training": {f"key{i}": i for i in range(250)}}, "layers": [f"l{i}" for i in range(1500)]}
-    source = Source(folder, RunInfo.from_json(ABOUT | many))
+    source = ExportedRun(folder, RunInfo.from_json(ABOUT | many))
     log = find_target("mlflow")(source)
     log.add(source.entry(Row.from_json(ROWS[1] | {"contributors": [1] * 1500})))
     log.close(None)

@@ -20,7 +20,7 @@ from adelfl.records import writer as writer_module
 from adelfl.records.reader import RunRecord, find_runs
 from adelfl.records.schema import Row
 from adelfl.records.writer import RunWriter
-from adelfl.report.run import plot
+from adelfl.report.time_series import plot
 from adelfl.runner import Job, made_elsewhere, resume, run_job, start
 from adelfl.schedule import Schedule
 from adelfl.simulation import engine as simulation

@@ -74,7 +74,7 @@ def test_what_reads_records_reads_it(tmp_path, monkeypatch):
     page = tmp_path / "report.html"
     found = typed("report", runs, "-o", page)
     assert found.code == 0, found.err
-    assert not gather([runs / "salf", runs / "drop"]).troubles
+    assert not gather([runs / "salf", runs / "drop"]).unused
     assert "salf" in page.read_text(encoding="utf-8")
     ad.plot(runs / "salf")
     assert RunRecord.open(runs / "salf").info.config["training"]["local_iterations"] == 1

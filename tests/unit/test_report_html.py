@@ -21,10 +21,10 @@ from adelfl.records.schema import Row
 from adelfl.records.summary import QUARTERS, Summary
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.groups import MOST_GROUPS, gather
+from adelfl.report.heatmaps import MOST_CELLS, MOST_DEVICES, used_work
 from adelfl.report.html import write_report
-from adelfl.report.maps import MOST_CELLS, MOST_DEVICES, used_work
+from adelfl.report.run_data import read_run
 from adelfl.report.style import SERIES, STRATEGY_COLOURS, figure, looks_of, save
-from adelfl.report.traces import read_trace
 from support.small_worlds import everything_below, typed
 
 L = 3
@@ -226,13 +226,13 @@ def test_configuration_seeds_versions_and_notes_are_said(compared, tmp_path):
 
 
 def test_coverage_is_contributors_over_those_asked(tmp_path):
-    trace = read_trace(run_at(tmp_path / "a", devices=50, cohort=4))
+    trace = read_run(run_at(tmp_path / "a", devices=50, cohort=4))
     for share, row in zip(trace.coverage, RunRecord(tmp_path / "a").rounds[1:], strict=True):
         assert share.tolist() == [count / 4 for count in row.contributors]
 
 
 def test_who_contributed_is_blank_where_a_device_was_not_asked(tmp_path):
-    trace = read_trace(run_at(tmp_path / "a", devices=50, cohort=4, rounds=9))
+    trace = read_run(run_at(tmp_path / "a", devices=50, cohort=4, rounds=9))
     work = used_work(trace)
     assert np.isfinite(work).sum(axis=0).tolist() == [4] * 9
     assert np.nansum(work) == pytest.approx(sum(depth.sum() for depth in trace.depths))
@@ -244,14 +244,14 @@ def test_work_that_was_thrown_away_is_no_contribution(tmp_path):
     def drop(rows):
         rows[1:] = [row | {"depth": [3, 2, 0, 3, 1], "contributors": [2, 2, 2]} for row in rows[1:]]
 
-    trace = read_trace(run_at(tmp_path / "a", "drop", change=drop))
+    trace = read_run(run_at(tmp_path / "a", "drop", change=drop))
     assert all(depth.tolist() == [1, 0, 0, 1, 0] for depth in trace.depths)
 
 
 def test_large_fleets_are_thinned_and_long_runs_averaged_and_it_is_said(tmp_path):
     rounds, devices = MOST_CELLS + 1, MOST_DEVICES + 1
     run_at(tmp_path / "runs" / "a", rounds=rounds, devices=devices)
-    assert used_work(read_trace(tmp_path / "runs" / "a")).shape == (MOST_DEVICES, rounds)
+    assert used_work(read_run(tmp_path / "runs" / "a")).shape == (MOST_DEVICES, rounds)
     text = written(tmp_path / "runs", tmp_path / "r.html")
     assert f"Shown are {MOST_DEVICES} of up to {devices} devices" in text
     assert "a column is the mean of up to 2." in text
@@ -284,15 +284,15 @@ def test_one_run_is_enough(compared, tmp_path):
 
 def test_several_folders_are_put_together_and_none_counts_twice(compared, tmp_path):
     found = gather([compared / "salf-seed0", compared, compared / "salf-seed0"])
-    assert [(g.label, g.runs) for g in sorted(found.groups, key=lambda g: g.label)] == [
+    assert [(g.label, g.total) for g in sorted(found.groups, key=lambda g: g.label)] == [
         ("adel", 3),
         ("oracle", 3),
         ("salf", 3),
     ]
     shutil.copytree(compared / "salf-seed0", tmp_path / "copy")
     found = gather([compared, tmp_path / "copy"])
-    assert sum(g.runs for g in found.groups) == 9
-    assert "the same strategy, configuration and seed" in found.troubles[tmp_path / "copy"]
+    assert sum(g.total for g in found.groups) == 9
+    assert "the same strategy, configuration and seed" in found.unused[tmp_path / "copy"]
 
 
 def test_one_strategy_in_two_configurations_is_two_lines_whose_labels_say_so(tmp_path):
@@ -301,7 +301,7 @@ def test_one_strategy_in_two_configurations_is_two_lines_whose_labels_say_so(tmp
         for seed in (0, 1):
             run_at(tmp_path / f"{rate}-{seed}", seed=seed, about={"config": config})
     found = gather([tmp_path])
-    assert sorted((g.label, g.runs) for g in found.groups) == [("salf, initial 0.1", 2), ("salf, initial 0.5", 2)]
+    assert sorted((g.label, g.total) for g in found.groups) == [("salf, initial 0.1", 2), ("salf, initial 0.5", 2)]
     assert len({(g.colour, g.line) for g in found.groups}) == 2
 
 
@@ -360,8 +360,8 @@ def test_a_run_whose_facts_are_spoiled_is_said_to_be(tmp_path, key, value):
     facts = json.loads((bad / "run.json").read_text())
     write_json(bad / "run.json", facts | {key: value})
     found = gather([tmp_path / "runs"])
-    assert list(found.troubles) == [bad]
-    assert len(found.traces) == 1
+    assert list(found.unused) == [bad]
+    assert len(found.runs) == 1
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_a_run_with_a_spoiled_row_is_said_to_be(tmp_path, change):
     devices = {"devices": [0, 1, 2, 3, 4]}
     folder = run_at(tmp_path / "bad", end=False, change=lambda rows: rows.__setitem__(2, rows[2] | devices | change))
     with pytest.raises(ConfigError, match="bad: ") as trouble:
-        read_trace(folder)
+        read_run(folder)
     assert "\n" not in str(trouble.value)
 
 
@@ -427,7 +427,7 @@ def test_refused_updates_are_counted_by_reason(tmp_path):
         rows[2] |= {"rejected": {"not finite": 1}, "late": {"1": 4}, "abandoned": True}
 
     run_at(tmp_path / "runs" / "a", about={"clock": "real"}, change=refuse)
-    assert read_trace(tmp_path / "runs" / "a").refused == {
+    assert read_run(tmp_path / "runs" / "a").refused == {
         "not finite": 3,
         "late": 4,
         "round given up: too few updates": 1,
@@ -447,7 +447,7 @@ def test_a_run_on_a_real_clock_that_nobody_evaluated_has_a_report(tmp_path):
     text = written(tmp_path / "runs", tmp_path / "r.html")
     assert cells_of(text, "adel")[:4] == ["adel", "2", "not evaluated", "–"]
     assert "No accuracy was recorded." in text
-    assert read_trace(tmp_path / "runs" / "a").lengths.tolist() == [0.5] * 6
+    assert read_run(tmp_path / "runs" / "a").lengths.tolist() == [0.5] * 6
 
 
 def test_accuracies_that_some_rounds_lack_are_no_trouble(tmp_path):

@@ -13,7 +13,7 @@ import typer
 
 from adelfl.errors import ConfigError, MissingExtraError
 
-_SHORTEST_TOKEN = 16
+_MIN_TOKEN = 16
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -25,14 +25,14 @@ def dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
     token: Annotated[
         str | None,
-        typer.Option(envvar="ADELFL_DASHBOARD_TOKEN", help="What viewers must know; made up where one is needed."),
+        typer.Option(envvar="ADELFL_DASHBOARD_TOKEN", help="Secret that viewers need; generated where one is needed."),
     ] = None,
 ) -> None:
     """Show runs in a browser, live while they are written."""
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root}: is not a folder; name the one that runs are in")
-    if token is not None and len(token) < _SHORTEST_TOKEN:
-        raise ConfigError(f"--token: must have at least {_SHORTEST_TOKEN} characters")
+    if token is not None and len(token) < _MIN_TOKEN:
+        raise ConfigError(f"--token: must have at least {_MIN_TOKEN} characters")
     try:
         from adelfl.dashboard.server import serve
     except ModuleNotFoundError as missing:
@@ -43,28 +43,28 @@ def dashboard(
     with _listen(host, port) as listener:
         address = listener.getsockname()
         local = ipaddress.ip_address(address[0]).is_loopback
-        made_up = token is None and not local
-        token = secrets.token_urlsafe(24) if made_up else token
+        generated = token is None and not local
+        token = secrets.token_urlsafe(24) if generated else token
         hosts = _LOOPBACK | {host.lower(), address[0]} if local else None
         if not root.exists():
             typer.echo(f"note: {root} does not exist yet; runs will be shown as they appear", err=True)
         if not local:
-            typer.echo("note: what is shown, and the token, travel unencrypted; docs/dashboard.md tells more", err=True)
-        typer.echo(f"Runs below {root}: {_url(host, address)}{f'?token={token}' if made_up else ''}")
-        if token is not None and not made_up:
+            typer.echo("note: what is shown, and the token, travel unencrypted; see docs/dashboard.md", err=True)
+        typer.echo(f"Runs below {root}: {_url(host, address)}{f'?token={token}' if generated else ''}")
+        if token is not None and not generated:
             typer.echo("note: add ?token= and your token to this address when you open it", err=True)
         typer.echo("Ctrl-C ends it.", err=True)
         serve(root, listener, hosts, token)
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take an address; whoever listens on it later is told of it, and a busy port is said at once."""
+    """Open the socket, so that a busy port is reported at once."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
-    except (OSError, UnicodeError) as trouble:
-        why = trouble.strerror if isinstance(trouble, OSError) and trouble.strerror else str(trouble)
-        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({why})") from None
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({reason})") from None
 
 
 def _url(host: str, address: tuple[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""What is seen while runs go, on stderr: bars with the accuracy so far, or a line per run where there is no screen."""
+"""Progress on stderr: bars with the accuracy so far, or a line per run where stderr is no terminal."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class _Display:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.bars.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            said = f"; what is recorded stays, and {self.again}" if self.has_begun() else " before the run began"
-            self.console.print(f"interrupted{said}", highlight=False)
+            rest = f"; what is recorded stays, and {self.again}" if self.has_begun() else " before the run began"
+            self.console.print(f"interrupted{rest}", highlight=False)
 
     def has_begun(self) -> bool:
-        """Whether there is anything to go on with."""
+        """Return whether there is a record to continue."""
         return True
 
 
@@ -59,7 +59,7 @@ class RunDisplay(_Display):
         self.folder = name
 
     def has_begun(self) -> bool:
-        """Whether there is a folder of the run."""
+        """Return whether the run's folder exists."""
         return (Path(self.folder) / "run.json").is_file()
 
     def row(self, row: Row) -> None:
@@ -125,10 +125,10 @@ class StudyDisplay(_Display):
     def done(self, job: Job, accuracy: float) -> None:
         """Show that a run ended."""
         self.ended += 1
-        said = f"{self._what(job)} {'broke down' if math.isnan(accuracy) else f'{accuracy:.1%}'}"
-        self.bars.update(self.task, completed=self.ended, note=said)
+        note = f"{self._what(job)} {'broke down' if math.isnan(accuracy) else f'{accuracy:.1%}'}"
+        self.bars.update(self.task, completed=self.ended, note=note)
         if not self.console.is_terminal:
-            self.console.print(f"{self.name} {self.stage_name} {self.ended}/{self.total}: {said}", highlight=False)
+            self.console.print(f"{self.name} {self.stage_name} {self.ended}/{self.total}: {note}", highlight=False)
 
     def _what(self, job: Job) -> str:
         return f"{job.folder.parent.parent.name} {job.folder.name}"

@@ -10,7 +10,7 @@ import typer
 
 
 class Target(StrEnum):
-    """Programs that read records."""
+    """Targets of an export."""
 
     tensorboard = "tensorboard"
     mlflow = "mlflow"
@@ -22,7 +22,7 @@ Targets = Annotated[list[Target] | None, typer.Option("--log", help="Log rounds 
 
 def export(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold some.")],
-    to: Annotated[Target, typer.Option(help="What is to read them.")],
+    to: Annotated[Target, typer.Option(help="Target format.")],
 ) -> None:
     """Export runs that are recorded: event files of TensorBoard, a run of MLflow, or a CSV file."""
     from adelfl.errors import AdelError
@@ -45,5 +45,5 @@ def export(
 
 
 def warn(sentence: str) -> None:
-    """Say what went wrong without ending the run."""
+    """Print a warning."""
     typer.echo(f"warning: {sentence}", err=True)

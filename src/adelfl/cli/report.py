@@ -15,14 +15,14 @@ def report(
         Path | None, typer.Option(metavar="FOLDER", help="Write each figure there too, as PNG and PDF.")
     ] = None,
 ) -> None:
-    """Write one HTML page about a run, or about several side by side; it needs no other file."""
+    """Write one self-contained HTML page about a run, or about several side by side."""
     from adelfl.report.groups import gather
     from adelfl.report.html import write_report
 
-    found = gather(runs)
-    write_report(found, out, figures)
-    for place in found.empty:
+    gathered = gather(runs)
+    write_report(gathered, out, figures)
+    for place in gathered.empty:
         typer.echo(f"note: {place}: no run there, passed over", err=True)
-    for folder, why in found.troubles.items():
-        typer.echo(f"warning: {folder}: {why}", err=True)
+    for folder, reason in gathered.unused.items():
+        typer.echo(f"warning: {folder}: {reason}", err=True)
     typer.echo(f"Report: {out}" + (f"   Figures: {figures}" if figures is not None else ""))

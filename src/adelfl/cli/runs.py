@@ -26,15 +26,16 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder with mnist/ and cifar
 
 
 def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | None) -> Any:  # noqa: ANN401 - RunFile
-    """Read the experiment that a user names."""
-    # Must be set before torch is loaded: idle threads sleep instead of spinning.
+    """Read the experiment's file and apply the command line's changes."""
+    # Must be set before torch is imported: idle threads then sleep instead of spinning.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from adelfl.config.run import load_run
 
-    said = load_run(config, changes or ())
+    run_file = load_run(config, changes or ())
     if data_dir is not None:
-        said = said.model_copy(update={"data": said.data.model_copy(update={"data_dir": str(data_dir.absolute())})})
-    return said
+        data = run_file.data.model_copy(update={"data_dir": str(data_dir.absolute())})
+        run_file = run_file.model_copy(update={"data": data})
+    return run_file
 
 
 def run(
@@ -48,29 +49,29 @@ def run(
     log: Targets = None,
 ) -> None:
     """Simulate one strategy, and record it."""
-    said = prepare(config, [*(changes or ()), *([f"engine.name={engine}"] if engine else ())], data_dir)
+    run_file = prepare(config, [*(changes or ()), *([f"engine.name={engine}"] if engine else ())], data_dir)
     from adelfl.cli.display import RunDisplay
     from adelfl.config.build import build_data
     from adelfl.export.logs import Logs
     from adelfl.runner import start
 
-    parts = [said.data.factory or said.data.name, said.model.factory or said.model.name, said.strategy.name]
-    name = "-".join([*(part.replace(":", ".") for part in parts), f"seed{said.training.seed}"])
+    parts = [*(part.factory or part.name for part in (run_file.data, run_file.model)), run_file.strategy.name]
+    name = "-".join([*(part.replace(":", ".") for part in parts), f"seed{run_file.training.seed}"])
     folder = out or _free(Path("runs") / name)
-    build_data(said)  # before the display opens: decoding has a bar of its own
+    build_data(run_file)  # before the display opens: decoding has a bar of its own
     with RunDisplay(str(folder)) as display, Logs([target.value for target in log or ()], folder, warn) as logs:
 
         def report(row: Row) -> None:
             display.row(row)
             logs.row(row)
 
-        result = start(said, folder, report)
+        result = start(run_file, folder, report)
     _say_result(folder, result)
-    _say_untrained(said, _contenders_of(folder))
+    _say_untrained(run_file, _contenders_of(folder))
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")]) -> None:
-    """Continue an interrupted run; it ends as if it had never been interrupted."""
+    """Continue an interrupted run; its files end up as if it had not been interrupted."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from adelfl.cli.display import RunDisplay
     from adelfl.records.reader import RunRecord
@@ -79,8 +80,8 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an
 
     if RunRecord.open(run).result is not None:
         typer.echo(f"{run} is finished already.", err=True)
-    elif said := made_elsewhere(run):
-        typer.echo(f"note: {said}: its last bits may differ from those of an uninterrupted run", err=True)
+    elif note := made_elsewhere(run):
+        typer.echo(f"note: {note}: its last bits may differ from those of an uninterrupted run", err=True)
     with RunDisplay(str(run)) as display:
         result = go_on(run, display.row)
     _say_result(run, result)
@@ -102,14 +103,14 @@ def compare(
     show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Compare strategies on the same data, weights and luck, over several seeds.
+    """Compare strategies on the same data, initial weights and random draws, over several seeds.
 
-    Runs that are finished already are not run again; interrupted ones go on.
+    Finished runs are not repeated; interrupted ones are continued.
     """
-    said = prepare(config, changes, data_dir)
+    run_file = prepare(config, changes, data_dir)
     from adelfl.cli.display import CompareDisplay
-    from adelfl.report.curves import draw_comparison
     from adelfl.report.style import check_picture, save
+    from adelfl.report.time_series import draw_comparison
     from adelfl.runner import default_folder, jobs_of, parse_strategy, run_all
 
     words = [word.strip() for word in strategies.split(",") if word.strip()]
@@ -123,36 +124,36 @@ def compare(
             raise ConfigError(
                 f"--set {change}: compare takes its strategies and seeds from --strategies and --first-seed"
             )
-    folder = out or default_folder(said, Path("runs"))
-    todo = jobs_of(said, words, seeds, first_seed, folder, fresh)
-    _check(todo)
-    _say_versions(todo)
+    folder = out or default_folder(run_file, Path("runs"))
+    jobs_to_do = jobs_of(run_file, words, seeds, first_seed, folder, fresh)
+    _check(jobs_to_do)
+    _say_versions(jobs_to_do)
     picture = plot or folder / "accuracy.png"
     if plot is not None:
         check_picture(plot)
-    troubles: dict[Job, AdelError] = {}
+    errors: dict[Job, AdelError] = {}
     finished = []
     with CompareDisplay(words, seeds) as display:
-        for job, result in run_all(todo, jobs, display.row):
+        for job, result in run_all(jobs_to_do, jobs, display.row):
             if isinstance(result, AdelError):
-                troubles[job] = result
+                errors[job] = result
                 continue
             finished.append(job)
             display.done(job, result)
-    contenders = _contenders(words, [job for job in todo if job in finished])
+    contenders = _contenders(words, [job for job in jobs_to_do if job in finished])
     if contenders:
         _print_comparison(contenders, as_json)
-        save(draw_comparison(contenders, _title(said, contenders)), picture)
+        save(draw_comparison(contenders, _title(run_file, contenders)), picture)
         if not as_json:
-            _say_untrained(said, contenders)
+            _say_untrained(run_file, contenders)
             typer.echo(f"Runs: {folder}   Picture: {picture}")
         if show:
             from adelfl.cli.plan import open_picture
 
             open_picture(picture)
-    for job in (job for job in todo if job in troubles):  # not as they ended, which is a matter of chance
-        typer.echo(f"error: {job.strategy}, seed {job.seed}: {troubles[job]}", err=True)
-    if troubles:
+    for job in (job for job in jobs_to_do if job in errors):  # in the order of the jobs
+        typer.echo(f"error: {job.strategy}, seed {job.seed}: {errors[job]}", err=True)
+    if errors:
         raise typer.Exit(2)
 
 
@@ -182,7 +183,7 @@ def list_runs(
 
 
 def show(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]) -> None:
-    """Show what happened in a run."""
+    """Show one run: accuracy, deadlines, contributors per layer."""
     from adelfl.records.reader import RunRecord
     from adelfl.report.terminal import print_run
 
@@ -190,11 +191,11 @@ def show(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
 
 
 def _free(folder: Path) -> Path:
-    """The folder, or the first of folder-2, folder-3 … that does not exist."""
-    found, number = folder, 2
-    while found.exists():
-        found, number = folder.with_name(f"{folder.name}-{number}"), number + 1
-    return found
+    """Return the folder, or the first of folder-2, folder-3 … that does not exist."""
+    free, number = folder, 2
+    while free.exists():
+        free, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return free
 
 
 def _say_result(folder: Path, result: RunResult) -> None:
@@ -208,14 +209,14 @@ def _say_result(folder: Path, result: RunResult) -> None:
     )
 
 
-def _say_untrained(said: Any, contenders: list[Contender]) -> None:  # noqa: ANN401 - RunFile
-    """Print a note if nothing was learned."""
+def _say_untrained(run_file: Any, contenders: list[Contender]) -> None:  # noqa: ANN401 - RunFile
+    """Print a note if the accuracy stayed near chance."""
     import numpy as np
 
     from adelfl.config.build import build_data
     from adelfl.report.comparison import untrained_note
 
-    labels = build_data(said)[0].y_test
+    labels = build_data(run_file)[0].y_test
     if note := untrained_note(contenders, float(np.bincount(labels).max() / labels.size)):
         typer.echo(f"note: {note}", err=True)
 
@@ -228,67 +229,67 @@ def _contenders_of(folder: Path) -> list[Contender]:
     return [Contender(record.info.strategy, record.info.label, [record])]
 
 
-def _check(todo: list[Job]) -> None:
-    """Build each strategy's first run before any starts, so that a mistake is said at once and nothing is lost."""
+def _check(jobs_to_do: list[Job]) -> None:
+    """Build each strategy's first run before any starts, so that errors appear at once."""
     from adelfl.config.run import RunFile
     from adelfl.runner import rehearsed
 
     seen = set()
-    for job in todo:
+    for job in jobs_to_do:
         if job.strategy not in seen and (job.fresh or not job.folder.exists()):
             rehearsed(RunFile.model_validate_json(job.config))
         seen.add(job.strategy)
 
 
-def _say_versions(todo: list[Job]) -> None:
-    """Name what is taken over from runs of other versions."""
+def _say_versions(jobs_to_do: list[Job]) -> None:
+    """Print a note if finished runs of other versions are reused."""
     from adelfl.runner import made_elsewhere
 
-    found: list[str] = []
-    for job in todo:
+    notes: list[str] = []
+    for job in jobs_to_do:
         if not job.fresh and (job.folder / "run.json").is_file():
-            with suppress(AdelError):  # said when its turn comes
-                found += filter(None, [made_elsewhere(job.folder)])
-    if found:
-        more = f", and {len(found) - 1} more like it" if len(found) > 1 else ""
-        typer.echo(f"note: {found[0]}{more}; --fresh runs again what is there", err=True)
+            with suppress(AdelError):  # reported when the job runs
+                notes += filter(None, [made_elsewhere(job.folder)])
+    if notes:
+        more = f", and {len(notes) - 1} more like it" if len(notes) > 1 else ""
+        typer.echo(f"note: {notes[0]}{more}; --fresh runs again what is there", err=True)
 
 
-def _contenders(words: list[str], todo: list[Job]) -> list[Contender]:
+def _contenders(words: list[str], jobs_to_do: list[Job]) -> list[Contender]:
     from adelfl.records.reader import RunRecord
     from adelfl.report.comparison import Contender
 
-    found = []
+    contenders = []
     for word in words:
-        records = [RunRecord.open(job.folder) for job in todo if job.strategy == word]
+        records = [RunRecord.open(job.folder) for job in jobs_to_do if job.strategy == word]
         if records:
-            found.append(Contender(word, records[0].info.label, records))
-    return found
+            contenders.append(Contender(word, records[0].info.label, records))
+    return contenders
 
 
-def _title(said: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - RunFile
-    t, info = said.training, contenders[0].records[0].info
-    paper = not said.latency.model_fields_set and said.fleet.latency is None  # the law that depth is defined by
+def _title(run_file: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - RunFile
+    t, info = run_file.training, contenders[0].records[0].info
+    paper = not run_file.latency.model_fields_set and run_file.fleet.latency is None  # for which depth is defined
     time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth and paper else f"{info.budget:.4g} s"
-    who = f"{t.cohort} of {info.devices} devices a round" if t.cohort else f"{info.devices} devices"
-    return f"{info.data}, {said.model.factory or said.model.name}, {who}, {t.rounds} rounds, {time}"
+    devices = f"{t.cohort} of {info.devices} devices a round" if t.cohort else f"{info.devices} devices"
+    return f"{info.data}, {run_file.model.factory or run_file.model.name}, {devices}, {t.rounds} rounds, {time}"
 
 
 def partition(
     config: Config = None,
     changes: Changes = None,
     save: Annotated[Path | None, typer.Option(help="Write it (.npz); reuse it with data.partition_file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw who holds which labels.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the labels of each device.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show who holds which training samples; save or draw it."""
-    said = prepare(config, changes, data_dir)
+    """Show how the training samples are distributed over the devices; save or draw it."""
+    run_file = prepare(config, changes, data_dir)
     from adelfl.config.build import build_data
     from adelfl.report.style import check_picture
 
     if plot is not None:
         check_picture(plot)
-    dataset, held = build_data(said)
+    dataset, held = build_data(run_file)
     counts = held.label_counts(dataset.y_train)
     top = (counts.max(axis=1) / counts.sum(axis=1)).mean()
     typer.echo(
@@ -299,7 +300,7 @@ def partition(
         held.save(save)
         typer.echo(f"Partition: {save}")
     if plot is not None:
-        from adelfl.report.partition import draw_partition
+        from adelfl.report.heatmaps import draw_partition
         from adelfl.report.style import save as save_figure
 
         save_figure(draw_partition(held, dataset.y_train), plot)

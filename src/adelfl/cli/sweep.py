@@ -40,8 +40,8 @@ def sweep_plan(
     for sentence in warnings:
         typer.echo(f"warning: {sentence}", err=True)
     if plot is not None:
+        from adelfl.report.plan import draw_what_if
         from adelfl.report.style import save
-        from adelfl.report.what_if import draw_what_if
 
         save(draw_what_if(rows, key, problem.fleet.size), plot)
     if as_json:

@@ -1,1 +1,1 @@
-"""A page that shows runs while they go: reads records only, so a simulated and a real run look alike."""
+"""A web page that shows runs while they are written; it reads records only."""

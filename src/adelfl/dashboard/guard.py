@@ -1,4 +1,4 @@
-"""Who may look: the right host name, the right token, this page's own requests."""
+"""Access control: host name, token and origin of requests."""
 
 from __future__ import annotations
 
@@ -35,23 +35,22 @@ def _digest(text: str) -> str:
 
 
 def host_name(header: str) -> str:
-    """Host name of a Host header, without its port."""
+    """Return the host name of a Host header, without its port."""
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
     return name.strip("[]").lower()
 
 
 class Guard:
-    """Stands before the app: refuses, or lets through and adds headers.
+    """Wraps the app: refuses requests, or adds security headers to their responses.
 
     Parameters
     ----------
     app : callable
-        What it guards.
+        The wrapped app.
     hosts : frozenset of str or None
-        Host names that a request may use; None for all. On a loopback address nothing else keeps a strange page away
-        whose name was made to point here (DNS rebinding).
+        Host names that a request may use; None for all. On a loopback address this prevents DNS rebinding.
     token : str or None
-        What a viewer must know; None for nothing.
+        Secret that a viewer needs; None for none.
     """
 
     def __init__(self, app: App, hosts: frozenset[str] | None, token: str | None) -> None:
@@ -66,21 +65,21 @@ class Guard:
             return
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         new = dict(HEADERS)
-        no = self._refusal(scope, headers, new)
+        refusal = self._refusal(scope, headers, new)
 
-        async def dressed(message: Scope) -> None:
+        async def with_headers(message: Scope) -> None:
             if message["type"] == "http.response.start":
                 kept = [(k, v) for k, v in message.get("headers", ()) if k.decode("latin-1").lower() not in new]
                 message["headers"] = [*kept, *((k.encode(), v.encode()) for k, v in new.items())]
             await send(message)
 
-        if no is None:
-            await self.app(scope, receive, dressed)
+        if refusal is None:
+            await self.app(scope, receive, with_headers)
             return
-        status, sentence = no
+        status, sentence = refusal
         body = json.dumps({"error": sentence}).encode()
         start = {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
-        await dressed(start)
+        await with_headers(start)
         await send({"type": "http.response.body", "body": body})
 
     def _refusal(self, scope: Scope, headers: dict[str, str], new: dict[str, str]) -> tuple[int, str] | None:
@@ -88,11 +87,11 @@ class Guard:
             return 421, "this dashboard answers to its own address only; open the one that adelfl dashboard printed"
         page = scope["path"] == "/"
         if not page and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return 403, "another page asked for this"
+            return 403, "requests of other pages are refused"
         if self._key is None or self._knows(headers):
             return None
-        said = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        if page and compare_digest(_digest(said), self._key):
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+        if page and compare_digest(_digest(given), self._key):
             new["set-cookie"] = f"{COOKIE}={self._key}; HttpOnly; SameSite=Strict; Path=/"
             return None
         return 401, (
@@ -102,8 +101,8 @@ class Guard:
 
     def _knows(self, headers: dict[str, str]) -> bool:
         assert self._key is not None
-        kind, _, said = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and compare_digest(_digest(said.strip()), self._key):
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and compare_digest(_digest(given.strip()), self._key):
             return True
         try:
             kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)

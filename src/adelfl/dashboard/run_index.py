@@ -1,4 +1,4 @@
-"""All runs below a folder: found without following links, read again only where files changed."""
+"""Index of the runs below a folder: links are not followed, and only changed files are read again."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class RunIndex:
     Parameters
     ----------
     root : Path
-        Where runs are; it need not exist yet.
+        The folder; it need not exist yet.
     now : callable
-        Seconds since 1970.
+        Returns seconds since 1970.
     locked : callable
-        Inodes of folders that somebody writes.
+        Returns the inodes of locked folders.
     share : float
-        Seconds for which one look at the files does for all who ask.
+        Seconds for which the result of :meth:`look` is reused.
 
     Attributes
     ----------
     lock : RLock
-        Hold it for several questions that must fit together.
+        Hold it for several calls that must be consistent.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RunIndex:
         self._looked, self._cards = -math.inf, {}  # type: float, dict[str, Card]
 
     def look(self) -> dict[str, Card]:
-        """What there is now, by name: enough of each run for a line in a list."""
+        """Return what the list shows of each run, by name."""
         with self.lock:
             began = monotonic()
             if began - self._looked < self.share:
@@ -90,23 +90,23 @@ class RunIndex:
             return self._cards
 
     def _folders(self) -> Iterator[tuple[str, list[os.stat_result | None]]]:
-        """Folders with a run in them, as paths below the root. Links are passed over."""
+        """Yield the folders of runs, relative to the root, with the status of their files."""
         waiting = [("", 0)]
         while waiting:
             path, depth = waiting.pop()
-            found: dict[str, os.stat_result] = {}
+            present: dict[str, os.stat_result] = {}
             try:
                 with os.scandir(f"{self.root}/{path}") as entries:
                     for entry in entries:
                         name = entry.name
                         if name in _FILES:
-                            found[name] = entry.stat(follow_symlinks=False)
+                            present[name] = entry.stat(follow_symlinks=False)
                         elif depth < _DEEPEST and name[0] != "." and entry.is_dir(follow_symlinks=False):
                             waiting.append((f"{path}/{name}" if path else name, depth + 1))
-            except OSError:  # gone since it was listed, or not ours to read
+            except OSError:  # removed since it was listed, or not readable
                 continue
-            if "run.json" in found:
-                yield path, [found.get(name) for name in _FILES]
+            if "run.json" in present:
+                yield path, [present.get(name) for name in _FILES]
 
     def _with_state(self, known: _Known, locked: set[int], now: float) -> Card:
         card = known.card
@@ -119,7 +119,7 @@ class RunIndex:
         return card | {"state": "stopped" if now_is == "stopped" else "running"}
 
     def about(self, name: str) -> Card | None:
-        """All that is shown of a run but its rows; None if there is no such run."""
+        """Return what the page shows of a run except its rows; None if there is no such run."""
         with self.lock:
             known = self._known.get(name) or self._look_again(name)
             if known is None:
@@ -131,32 +131,32 @@ class RunIndex:
                 return card | _details(None) | {"state": "corrupt", "why": str(error)}
 
     def tail(self, name: str) -> Tail | None:
-        """The rows of a run, read up to now; None if there is no such run."""
+        """Return the rows of a run so far; None if there is no such run."""
         with self.lock:
             known = self._known.get(name) or self._look_again(name)
             if known is None:
                 self._tails.pop(name, None)
                 return None
             tail = self._tails.pop(name, None) or Tail(known.folder / "rounds.jsonl")
-            self._tails[name] = tail  # the latest is last
+            self._tails[name] = tail  # the most recently used is last
             if len(self._tails) > _TAILS:
                 del self._tails[next(iter(self._tails))]
             tail.read_on()
             return tail
 
     def row(self, name: str, number: int) -> dict[str, Any] | None:
-        """One round of a run, whole."""
+        """Return the details of one round."""
         tail = self.tail(name)
         return None if tail is None else tail.row(number)
 
     def _look_again(self, name: str) -> _Known | None:
-        """Find a run that came since the last look. A name is only ever compared with names, never made a path."""
+        """Find a run that is newer than the last look. Names are compared with known names, never used as paths."""
         self.look()
         return self._known.get(name)
 
 
 def _card(name: str, folder: Path, stats: list[os.stat_result | None], changed: float) -> tuple[Card, float]:
-    """A run's line in the list, and how many seconds of silence do not mean that it has stopped."""
+    """Return a run's entry in the list, and the seconds of silence after which it counts as stopped."""
     card: Card = {"name": name, "changed": changed, "state": "open", "why": ""}
     card |= dict.fromkeys(("label", "data", "clock"), "") | dict.fromkeys(("seed", "budget", "accuracy", "time"))
     card |= dict.fromkeys(("round", "rounds", "devices", "progress"), 0)

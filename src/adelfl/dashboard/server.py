@@ -1,4 +1,4 @@
-"""The dashboard's server: one page, a few read-only addresses, one stream of events per viewer."""
+"""The dashboard's server: one page, a few read-only endpoints, one stream of events per viewer."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 class _Viewers:
-    """How many streams are open, and whether the server is about to end."""
+    """Number of open streams, and whether the server is shutting down."""
 
     def __init__(self) -> None:
         self.count = 0
         self.ending = asyncio.Event()
 
     async def pause(self) -> bool:
-        """Wait a moment; False if the server ends."""
+        """Wait for the next poll; return False if the server is shutting down."""
         try:
             await asyncio.wait_for(self.ending.wait(), _POLL)
         except TimeoutError:
@@ -50,7 +50,7 @@ class _Viewers:
 
 
 class _EventStream(StreamingResponse):
-    """A stream that takes up one viewer's place for as long as it is open."""
+    """A stream that counts as one viewer while it is open."""
 
     def __init__(self, viewers: _Viewers, follower: Follower, pause: Pause) -> None:
         super().__init__(events(follower, pause), media_type="text/event-stream")
@@ -58,7 +58,7 @@ class _EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.viewers.count >= _MOST_VIEWERS:
-            full = _json({"error": f"{_MOST_VIEWERS} viewers are here already; close one"}, 503)
+            full = _json({"error": f"{_MOST_VIEWERS} viewers are connected already; close one"}, 503)
             await full(scope, receive, send)
             return
         self.viewers.count += 1
@@ -68,15 +68,15 @@ class _EventStream(StreamingResponse):
             self.viewers.count -= 1
 
 
-def build(shelf: RunIndex, pause: Pause | None = None) -> FastAPI:
-    """Make the app, without its guard.
+def build(index: RunIndex, pause: Pause | None = None) -> FastAPI:
+    """Return the app without its guard.
 
     Parameters
     ----------
-    shelf : RunIndex
+    index : RunIndex
         The runs.
     pause : callable, optional
-        Awaited between two looks at the files; a stream ends when it says False.
+        Awaited between two polls; a stream ends when it returns False.
     """
     app = FastAPI(title="adelfl", docs_url=None, redoc_url=None, openapi_url=None)
     viewers = app.state.viewers = _Viewers()
@@ -101,19 +101,19 @@ def build(shelf: RunIndex, pause: Pause | None = None) -> FastAPI:
 
     @app.get("/api/runs")
     def runs() -> Response:
-        return _json(list(shelf.look().values()))
+        return _json(list(index.look().values()))
 
     @app.get("/api/run")
     def run(name: str) -> Response:
-        with shelf.lock:
-            about, tail = shelf.about(name), shelf.tail(name)
+        with index.lock:
+            about, tail = index.about(name), index.tail(name)
             if about is None or tail is None:
                 return _json({"error": "there is no such run"}, 404)
             return _json({"about": about, "rows": tail.rows, "last": tail.last, "error": tail.error})
 
     @app.get("/api/round")
     def round(name: str, number: int) -> Response:
-        row = shelf.row(name, number)
+        row = index.row(name, number)
         return _json({"error": "there is no such round"}, 404) if row is None else _json(row)
 
     @app.get("/events")
@@ -125,13 +125,13 @@ def build(shelf: RunIndex, pause: Pause | None = None) -> FastAPI:
         async def still_here() -> bool:
             return await wait() and not await request.is_disconnected()
 
-        return _EventStream(viewers, Follower(shelf, picked), still_here)
+        return _EventStream(viewers, Follower(index, picked), still_here)
 
     return app
 
 
 class _Server(uvicorn.Server):
-    """Ends its streams when it is told to end; otherwise it would wait for viewers to leave."""
+    """Ends its streams on shutdown instead of waiting for viewers to disconnect."""
 
     def __init__(self, config: uvicorn.Config, viewers: _Viewers) -> None:
         super().__init__(config)
@@ -148,19 +148,19 @@ def serve(root: Path, listener: socket.socket, hosts: frozenset[str] | None, tok
     Parameters
     ----------
     root : Path
-        Where runs are.
+        Folder with the runs.
     listener : socket
-        Listening already, so that nobody else can take the address.
+        Listening socket.
     hosts : frozenset of str or None
         Host names that viewers may use; None for all.
     token : str or None
-        What viewers must know; None for nothing.
+        Secret that viewers need; None for none.
     """
     app = build(RunIndex(root, share=_POLL / 2))
     config = uvicorn.Config(
         Guard(app, hosts, token),
         log_level="warning",
-        access_log=False,  # a first request carries the token
+        access_log=False,  # the first request contains the token
         server_header=False,
         proxy_headers=False,
         lifespan="off",
@@ -169,5 +169,5 @@ def serve(root: Path, listener: socket.socket, hosts: frozenset[str] | None, tok
     )
     try:
         _Server(config, app.state.viewers).run(sockets=[listener])
-    except KeyboardInterrupt:  # newer versions of uvicorn raise it once more when all is closed
+    except KeyboardInterrupt:  # newer versions of uvicorn raise it again after closing
         return

@@ -1,7 +1,7 @@
-"""Carry a study out: choose each strategy's learning rate on validation data, then run it on the seeds.
+"""Run a study: choose each strategy's learning rate on validation data, then run it on the seeds.
 
-Every run is recorded in a folder of its own, so a study that was interrupted goes on where it stopped. The rows of
-earlier results, if they are given, count as done too, so a long study can be spread over machines.
+Every run has its own record, so an interrupted study continues where it stopped. Runs in earlier results, if given,
+are not repeated, so a long study can be spread over machines.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ class Setup:
 
 
 class Watch(Protocol):
-    """Is told how a study comes on."""
+    """Progress display of a study."""
 
     def stage(self, name: str, runs: int) -> None:
-        """A stage of so many runs begins."""
+        """Begin a stage with a number of runs."""
 
     def row(self, job: Job, row: Row) -> None:
-        """A run has been evaluated, or has done a round."""
+        """Show a row of a run."""
 
     def done(self, job: Job, accuracy: float) -> None:
-        """A run has ended; NaN if it broke down."""
+        """Show the final accuracy of a run; NaN if it broke down."""
 
 
 def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], None] | None = None) -> Outcome:
-    """Do what has not been done yet, and sum up.
+    """Run what has not been run yet, and return the results.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], 
     setup : Setup
         How much of it, and where.
     watch : Watch
-        Who is told.
+        Progress display.
     keep : callable, optional
-        Called with what is known by then, after every run on test data.
+        Called with the results so far after every run on test data.
 
     Returns
     -------
@@ -149,7 +149,7 @@ def _choose_rates(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
         wanted = [(*place, rate, seed) for place, entered in rates.items() for rate in entered for seed in seeds]
         trials.update({key: old for key in wanted if (old := earlier.get((key[0].key, *key[1:])))})
         jobs = {key: _job(study, setup, *key, tuning=True) for key in wanted if key not in trials}
-        accuracy = {job.folder: found for job, found in _run(list(jobs.values()), setup, "learning rates", watch)}
+        accuracy = {job.folder: final for job, final in _run(list(jobs.values()), setup, "learning rates", watch)}
         trials.update({key: Trial(key[0].key, *key[1:], accuracy[job.folder]) for key, job in jobs.items()})
 
     def best_first() -> dict[tuple[Cell, str], list[float]]:
@@ -158,16 +158,16 @@ def _choose_rates(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
     try_out({place: list(study.rates) for place in places}, [FIRST_TUNING_SEED])
     for _ in range(study.wider):
         try_out(
-            {place: beyond for place, found in best_first().items() if (beyond := _beyond(found))}, [FIRST_TUNING_SEED]
+            {place: beyond for place, rates in best_first().items() if (beyond := _beyond(rates))}, [FIRST_TUNING_SEED]
         )
-    finalists = {place: found[: study.finalists] for place, found in best_first().items()}
+    finalists = {place: rates[: study.finalists] for place, rates in best_first().items()}
     try_out(finalists, range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds))
     order = {(cell.key, word): i for i, (cell, word) in enumerate(places)}
     return sorted(trials.values(), key=lambda t: (order[t.cell, t.strategy], t.rate, t.seed))
 
 
 def _beyond(best_first: list[float]) -> list[float]:
-    """The next rate to try, if the best one is at the edge of those that were tried."""
+    """Return the next rate to try, if the best one is the smallest or largest so far."""
     best = best_first[0]
     if best == min(best_first):
         return [best / 2]
@@ -175,24 +175,24 @@ def _beyond(best_first: list[float]) -> list[float]:
 
 
 def _best_rates(trials: list[Trial]) -> list[float]:
-    """By mean accuracy over the most seeds that a rate was tried on, best first.
+    """Sort rates by mean accuracy, best first, among those tried on the most seeds.
 
-    A run that broke down counts as none; of equal ones the smaller rate is the better.
+    A run that broke down counts as accuracy 0; of equal rates the smaller one comes first.
     """
     accuracies = {
         rate: np.nan_to_num([t.accuracy for t in trials if t.rate == rate]) for rate in sorted({t.rate for t in trials})
     }
     most = max(map(len, accuracies.values()))
-    finalists = {rate: float(found.mean()) for rate, found in accuracies.items() if len(found) == most}
+    finalists = {rate: float(values.mean()) for rate, values in accuracies.items() if len(values) == most}
     return sorted(finalists, key=finalists.__getitem__, reverse=True)
 
 
 def _job(study: Study, setup: Setup, cell: Cell, word: str, rate: float, seed: int, *, tuning: bool = False) -> Job:
     more = (*setup.more, *study.tuning) if tuning else setup.more
     name, options = parse_strategy(word)
-    said = study.setting(cell, rate, *more).with_strategy(name, options, seed)
+    run_file = study.setting(cell, rate, *more).with_strategy(name, options, seed)
     place = setup.folder / cell.key / ("tuning" if tuning else "runs")
-    return Job(word, seed, said.model_dump_json(), place / f"{file_name(word)}-rate{rate:g}-seed{seed}")
+    return Job(word, seed, run_file.model_dump_json(), place / f"{file_name(word)}-rate{rate:g}-seed{seed}")
 
 
 def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> Iterator[tuple[Job, float]]:

@@ -1,4 +1,4 @@
-"""What came out of a study: a row per run, differences between strategies on the same luck, and verdicts."""
+"""Results of a study: a row per run, paired differences between strategies, and verdicts on claims."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from adelfl.report.comparison import Contender, StoredContender, standard_error
 Floats = NDArray[np.float64]
 
 CHANCE = 0.1
-"""Accuracy that a run which broke down counts with: that of guessing one of ten labels."""
+"""Accuracy assigned to a run that broke down: that of guessing one of ten labels."""
 
 CURVE = np.linspace(0.0, 1.0, 41)
-"""Shares of the budget at which the accuracy of a run is kept, for pictures."""
+"""Shares of the budget at which the accuracy of a run is kept, for figures."""
 
 TESTED = 0.8
 """Share of the paper's accuracy that the oracle must reach for a claim to be tested."""
@@ -71,7 +71,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Difference:
-    """Points of accuracy between two strategies, over seeds that both met."""
+    """Difference of two strategies in points of accuracy, over the seeds that both have."""
 
     mean: float
     error: float
@@ -88,7 +88,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim in one cell, and what we saw there."""
+    """A claim of the paper in one cell, and our result."""
 
     claim: str
     cell: str
@@ -99,14 +99,14 @@ class Verdict:
     median: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """As ``--json`` says it."""
-        said = self.claim if self.paper is None else f"{self.claim} ({self.paper:+g} points)"
+        """Return the entry of ``--json``."""
+        claim = self.claim if self.paper is None else f"{self.claim} ({self.paper:+g} points)"
         error = None if math.isnan(self.error) else self.error
-        return {"paper": said, "cell": self.cell, "ours": self.ours, "se": error, "verdict": self.verdict}
+        return {"paper": claim, "cell": self.cell, "ours": self.ours, "se": error, "verdict": self.verdict}
 
 
 def judge(claimed: float | None, seen: Difference) -> str:
-    """Whether a difference is as the paper says, with 95 % confidence."""
+    """Judge whether a difference agrees with the paper's, with 95 % confidence."""
     if seen.seeds < 2:
         return "not judged (one seed)"
     low, high = seen.mean - seen.margin, seen.mean + seen.margin
@@ -130,10 +130,10 @@ class Outcome:
 
     @cached_property
     def _by_place(self) -> dict[tuple[str, str], list[Run]]:
-        found: dict[tuple[str, str], list[Run]] = {}
+        places: dict[tuple[str, str], list[Run]] = {}
         for run in sorted(self.runs, key=lambda run: run.seed):
-            found.setdefault((run.cell, run.strategy), []).append(run)
-        return found
+            places.setdefault((run.cell, run.strategy), []).append(run)
+        return places
 
     def of(self, cell: Cell, strategy: str) -> list[Run]:
         """Return the runs of a strategy in a cell, by seed; none if there are none yet."""
@@ -145,7 +145,7 @@ class Outcome:
         return np.array([100.0 * getattr(run, key) for run in self.of(cell, strategy)])
 
     def difference(self, cell: Cell, better: str, worse: str, at: str = "final") -> Difference:
-        """Points by which one strategy ends above another on the same luck."""
+        """Return the paired difference in points between two strategies, over common seeds."""
         seeds = {run.seed for run in self.of(cell, better)} & {run.seed for run in self.of(cell, worse)}
         high, low = (
             self.accuracy(cell, name, at)[[run.seed in seeds for run in self.of(cell, name)]]
@@ -155,8 +155,8 @@ class Outcome:
         return Difference(float(gap.mean()), standard_error(gap), gap.size, float(np.median(gap)))
 
     def verdicts(self) -> list[Verdict]:
-        """Every claim in every cell where it is looked at."""
-        found = [
+        """Return the verdict on every claim in every cell it applies to."""
+        verdicts = [
             self._verdict(claim, cell)
             for claim in self.study.claims
             for cell in self.study.cells
@@ -164,7 +164,7 @@ class Outcome:
             and self.of(cell, claim.better)
             and self.of(cell, claim.worse)
         ]
-        return found + (self._deadlines() if self.study.falling else [])
+        return verdicts + (self._deadlines() if self.study.falling else [])
 
     def _verdict(self, claim: Claim, cell: Cell) -> Verdict:
         seen = self.difference(cell, claim.better, claim.worse, claim.at)
@@ -182,7 +182,7 @@ class Outcome:
         return f"not tested: the oracle ends at {oracle:.0f} %, below 80 % of the paper's {claim.reported:g} %"
 
     def _deadlines(self) -> list[Verdict]:
-        found = []
+        verdicts = []
         for cell in self.study.cells:
             ratio = np.array([run.first_deadline / run.last_deadline for run in self.of(cell, "adel-paper")])
             if not ratio.size:
@@ -192,11 +192,11 @@ class Outcome:
             else:
                 word = "does not hold: they are equal" if ratio.max() <= 1 + 1e-9 else "holds for some fleets"
             sentence = "planned deadlines decrease over the rounds [first / last deadline]"
-            found.append(Verdict(sentence, cell.key, None, float(ratio.mean()), standard_error(ratio), word))
-        return found
+            verdicts.append(Verdict(sentence, cell.key, None, float(ratio.mean()), standard_error(ratio), word))
+        return verdicts
 
     def to_json(self) -> dict[str, Any]:
-        """What ``adelfl reproduce --json`` prints. With several cells, names are cell/strategy."""
+        """Return what ``adelfl reproduce --json`` prints; with several cells, names are cell/strategy."""
         strategies = {}
         for (key, strategy), runs in self._by_place.items():
             name = strategy if len(self.study.cells) == 1 else f"{key}/{strategy}"
@@ -212,19 +212,19 @@ class Outcome:
 
     @property
     def core_minutes(self) -> float:
-        """How long the rounds of its runs took on this machine, those of the trials included."""
+        """Computing time of all runs on this machine, trials included."""
         roots = {folder.parents[2] for folder in self.folders.values()}
         return sum(record.computing_seconds for root in roots for record in find_runs(root)) / 60.0
 
     def contenders(self) -> list[tuple[str, list[Contender]]]:
-        """Each cell's title and its strategies, for a picture."""
+        """Return each cell's title and strategies, for a figure."""
         return [
             (cell.title, [self._contender(cell, word) for word in self.study.strategies if self.of(cell, word)])
             for cell in self.study.cells
         ]
 
     def _contender(self, cell: Cell, word: str) -> Contender:
-        """Read the records of a strategy's runs, or take the curves that were kept where they are gone."""
+        """Read the records of a strategy's runs, or use the stored curves where there are no records."""
         runs, home = self.of(cell, word), self.study.home(cell, word).key
         folders = [self.folders.get((home, word, run.seed)) for run in runs]
         if all(folders):
@@ -239,7 +239,7 @@ class Outcome:
         The mean of a strategy that does not run in a cell is NaN.
         """
         labels = {run.strategy: run.label for run in self.runs}
-        found = []
+        tables = []
         for cell in self.study.cells:
             rows = []
             for strategy in self.study.strategies:
@@ -253,8 +253,8 @@ class Outcome:
                 broke = sum(run.broke_down for run in runs)
                 median = float(np.median(accuracy))
                 rows.append((label, float(accuracy.mean()), standard_error(accuracy), runs[0].rate, broke, median))
-            found.append((cell.title, rows))
-        return found
+            tables.append((cell.title, rows))
+        return tables
 
     def write(self, stem: Path) -> list[Path]:
         """Write ``STEM.csv`` (runs) and ``STEM-rates.csv`` (trials)."""
@@ -288,5 +288,5 @@ def _read_rows(path: Path, kind: type[Any]) -> list[Any]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return [kind(**{k: convert[hints[k]](v) for k, v in row.items()}) for row in csv.DictReader(file)]
-    except (OSError, KeyError, ValueError, TypeError) as trouble:
-        raise ConfigError(f"{path}: not a table of results ({trouble})") from None
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: not a table of results ({error})") from None

@@ -1,4 +1,4 @@
-"""Tables of the documents, made from the results' CSV files, between marks that name what they show.
+"""Tables of the documentation, generated from the results' CSV files between comments that name them.
 
 <!-- results: mnist-mlp -->                                a study's final accuracies
 <!-- claims: mnist-mlp -->                                 and its verdicts
@@ -35,13 +35,13 @@ _MARKED = re.compile(
 
 
 def fill_page(text: str, results: Path) -> str:
-    """Write the tables that a page asks for from the files in a folder; one that has no files stays as it is."""
+    """Fill in the tables of a page from the files in a folder; a table without files stays as it is."""
 
-    def table(found: re.Match[str]) -> str:
-        begin, what, names, end = found.groups()
+    def table(match: re.Match[str]) -> str:
+        begin, what, names, end = match.groups()
         studies = {word.partition("/")[0] for word in names.split()}
         if not all((results / f"{name}.csv").is_file() for name in studies):
-            return found[0]
+            return match[0]
         outcomes = {name: Outcome.read(find_study(name), results / name) for name in studies}
         if what in ("headline", "goals"):
             several = {"headline": headline, "goals": goals_table}[what]
@@ -104,7 +104,7 @@ def results_table(outcome: Outcome) -> str:
 
 
 def claims_table(outcome: Outcome) -> str:
-    """Each claim of the paper, and what we saw of it in each cell: a row per claim, or per budget that it speaks of."""
+    """Each claim of the paper and our result in each cell: a row per claim, or per budget that it names."""
     cells = {cell.key: cell.title + (" (the paper's)" if cell.paper else "") for cell in outcome.study.cells}
     if any(claim.cells for claim in outcome.study.claims):
         rows = [["the paper", "paper", "ours", "verdict"]]
@@ -114,7 +114,7 @@ def claims_table(outcome: Outcome) -> str:
     for v in outcome.verdicts():
         seen.setdefault((v.claim, _claimed(v)), {})[v.cell] = f"{_ours(v)}: {v.verdict}"
     rows = [["the paper", "paper", *cells.values()]]
-    rows += [[*claim, *(found.get(key, "") for key in cells)] for claim, found in seen.items()]
+    rows += [[*claim, *(cell.get(key, "") for key in cells)] for claim, cell in seen.items()]
     return _markdown(rows)
 
 
@@ -167,7 +167,7 @@ def regime_table(outcome: Outcome) -> str:
 
 
 LEAST_GAP = 5.0
-"""Points: what is closed of a smaller gap is luck."""
+"""Smallest gap, in points, of which a closed share is stated; of smaller ones it would be noise."""
 
 
 def closed(outcome: Outcome, cell: Cell, word: str) -> tuple[float, float] | None:
@@ -190,20 +190,20 @@ def goals_table(names: list[str], outcomes: dict[str, Outcome]) -> str:
     for name in names:
         outcome = outcomes[name]
         shares = [(closed(outcome, cell, "adel"), cell.title) for cell in outcome.study.cells]
-        found = [(share[0], title) for share, title in shares if share is not None]
+        gaps = [(share[0], title) for share, title in shares if share is not None]
         worse = []
         for cell in outcome.study.cells:
             seen = outcome.difference(cell, "adel", "adel-paper")
             if seen.mean < -seen.error:
                 worse.append(f"{cell.title} ({_plus_minus(seen.mean, seen.error, sign=True)})")
-        least = "–" if not found else "{:.0%} ({})".format(*min(found))
-        met = sum(share >= 0.8 for share, _ in found)
-        rows.append([name, f"{len(found)} of {len(outcome.study.cells)}", f"{met}", least, "; ".join(worse) or "none"])
+        least = "–" if not gaps else "{:.0%} ({})".format(*min(gaps))
+        met = sum(share >= 0.8 for share, _ in gaps)
+        rows.append([name, f"{len(gaps)} of {len(outcome.study.cells)}", f"{met}", least, "; ".join(worse) or "none"])
     return _markdown(rows)
 
 
 _FAR = 5.0
-"""Points between mean and median from which the median is said too: single runs that died decide the mean."""
+"""Difference between mean and median, in points, from which the median is stated too."""
 
 
 def _skewed(mean: float, median: float, *, sign: bool = False) -> str:
@@ -247,12 +247,12 @@ def _first_layer_empty(U: int, L: int, depth: float) -> float:
 
 def map_gains(outcome: Outcome) -> dict[str, dict[tuple[int, int, float], tuple[float, float]]]:
     """Points gained by adel over each baseline, by (devices, layers, depth)."""
-    found: dict[str, dict[tuple[int, int, float], tuple[float, float]]] = {}
+    gains: dict[str, dict[tuple[int, int, float], tuple[float, float]]] = {}
     ours, *others = outcome.study.strategies
     for baseline in others:
         for cell in outcome.study.cells:
             U, L, depth = map(int, re.findall(r"\d+", cell.key))
             seen = outcome.difference(cell, ours, baseline)
             error = 0.0 if np.isnan(seen.error) else seen.error
-            found.setdefault(baseline, {})[U, L, depth / 100] = (seen.mean, error)
-    return found
+            gains.setdefault(baseline, {})[U, L, depth / 100] = (seen.mean, error)
+    return gains

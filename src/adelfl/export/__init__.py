@@ -1,1 +1,1 @@
-"""Records for other programs to read: TensorBoard, MLflow, CSV. While a run goes or after it, by the same code."""
+"""Exports of records to TensorBoard, MLflow and CSV, during a run or afterwards."""

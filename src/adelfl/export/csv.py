@@ -1,4 +1,4 @@
-"""A record as a CSV file, rounds.csv in the run's folder: a line per round, spreads as least, median and largest."""
+"""Export to rounds.csv in the run's folder: a line per round, values per device as minimum, median and maximum."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import csv
 import io
 
 from adelfl.atomic import write_output
-from adelfl.export.entry import SCALARS, SPREADS, Entry, Source
+from adelfl.export.logs import SCALARS, SPREADS, Entry, ExportedRun
 from adelfl.records.schema import RunResult
 
 
 class CsvLog:
     """Writes rounds.csv."""
 
-    def __init__(self, source: Source) -> None:
-        self._path = source.folder / "rounds.csv"
+    def __init__(self, run: ExportedRun) -> None:
+        self._path = run.folder / "rounds.csv"
         spreads = [f"{name}/{word}" for name in SPREADS for word in ("min", "median", "max")]
-        # Unless the run is still going, the file is written at once when it is complete.
-        self._file = self._path.open("w", newline="", encoding="utf-8") if source.live else io.StringIO(newline="")
-        self._lines = csv.DictWriter(self._file, ["round", *SCALARS, *spreads, *source.layers])
+        # The file of a finished run is written as a whole.
+        self._file = self._path.open("w", newline="", encoding="utf-8") if run.live else io.StringIO(newline="")
+        self._lines = csv.DictWriter(self._file, ["round", *SCALARS, *spreads, *run.layers])
         self._lines.writeheader()
 
     def add(self, entry: Entry) -> None:
-        """Write a line; what the round does not have stays empty."""
+        """Write a line; missing values stay empty."""
         self._lines.writerow({"round": entry.round, **entry.scalars, **entry.quantiles})
 
     def close(self, result: RunResult | None) -> str:
@@ -33,5 +33,5 @@ class CsvLog:
         return str(self._path)
 
     def discard(self) -> None:
-        """Forget the lines."""
+        """Discard the lines."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""A record as TensorBoard event files, in the run's folder.
+"""Export to TensorBoard event files in the run's folder.
 
 The step of an event is the round, and its wall time is the run's start plus its virtual time: TensorBoard's horizontal
 axis "Relative" shows virtual time.
@@ -17,7 +17,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from adelfl.export.entry import Entry, Source
+from adelfl.export.logs import Entry, ExportedRun
 from adelfl.records.schema import RunResult
 
 _FLUSH_SECONDS = 5
@@ -27,15 +27,15 @@ _BINS = 30
 class TensorBoardLog:
     """Writes scalars and histograms; event files of an earlier export of the run are replaced."""
 
-    def __init__(self, source: Source) -> None:
-        self._folder = source.folder / "tensorboard"
-        # Unless the run is still going, the events are written elsewhere until they are complete.
-        self._written = self._folder if source.live else source.folder / ".tensorboard.tmp"
-        if source.live:
+    def __init__(self, run: ExportedRun) -> None:
+        self._folder = run.folder / "tensorboard"
+        # The events of a finished run are written to a temporary folder first.
+        self._written = self._folder if run.live else run.folder / ".tensorboard.tmp"
+        if run.live:
             self._remove(self._old())
         else:
             shutil.rmtree(self._written, ignore_errors=True)
-        self._started = source.started
+        self._started = run.started
         self._writer = EventFileWriter(str(self._written), flush_secs=_FLUSH_SECONDS)
 
     def _old(self) -> list[Path]:
@@ -46,14 +46,14 @@ class TensorBoardLog:
             file.unlink()
 
     def add(self, entry: Entry) -> None:
-        """Write one event with all that a round has."""
+        """Write one event with all values of a round."""
         values = [Summary.Value(tag=tag, simple_value=number) for tag, number in entry.scalars.items()]
         values += [Summary.Value(tag=tag, histo=_histogram(numbers)) for tag, numbers in entry.spreads.items()]
         wall_time = self._started + entry.time
         self._writer.add_event(Event(wall_time=wall_time, step=entry.round, summary=Summary(value=values)))
 
     def close(self, result: RunResult | None) -> str:
-        """Write what is left, and put it in the place of an earlier export."""
+        """Flush the events, and replace an earlier export."""
         self._writer.close()
         if self._written != self._folder:
             new = {file.name for file in self._written.glob("*")}
@@ -66,7 +66,7 @@ class TensorBoardLog:
         return str(self._folder)
 
     def discard(self) -> None:
-        """Remove the events of an export that is not complete."""
+        """Remove the events of an incomplete export."""
         with suppress(Exception):  # its thread may have failed
             self._writer.close()
         if self._written != self._folder:

@@ -159,7 +159,7 @@ class Row(_Json):
         for name in ("batch", "devices", "nodes"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.depth):
-                raise ValueError(f"round {self.round} has {len(self.depth)} depths, but {name} has {len(values)}")
+                raise ValueError(f"round {self.round} has {len(self.depth)} depths, but {len(values)} values of {name}")
 
 
 _EVALUATED = ("loss", "accuracy", "train_loss")
@@ -237,6 +237,15 @@ class RunInfo(_Json):
         options: Mapping[str, Any] = self._section("strategy").get("options", {})
         return options
 
+    def flat_config(self) -> dict[str, Any]:
+        """Return the configuration by dotted keys."""
+
+        def flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+            inner = (flat(v, f"{prefix}{k}.") if isinstance(v, Mapping) else {prefix + k: v} for k, v in values.items())
+            return {key: value for part in inner for key, value in part.items()}
+
+        return flat(self.config, "")
+
     @property
     def local_iterations(self) -> int:
         """Local steps per round, E."""
@@ -267,9 +276,10 @@ class RunInfo(_Json):
         if not (self.budget > 0 and self.rounds > 0 and self.devices > 0 and self.layers):
             raise ValueError("budget, rounds, devices and layers cannot be zero or empty")
         sections = [self._section("strategy"), self._section("training")]
-        numbers = isinstance(self.deadlines, list | tuple) and all(map(_is_number, self.deadlines))
-        if not all(isinstance(part, dict) for part in (*sections, self.options)) or not numbers:
-            raise ValueError("config or schedule has other sections than a run's")
+        if not all(isinstance(s, dict) and isinstance(s.get("options", {}), dict) for s in sections):
+            raise ValueError("a section of config is not a JSON object")
+        if not (isinstance(self.deadlines, list | tuple) and all(map(_is_number, self.deadlines))):
+            raise ValueError("the deadlines of schedule are not numbers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What people look at: tables and pictures. Reads results, changes nothing."""
+"""Tables, figures and pages about recorded runs."""

@@ -1,4 +1,4 @@
-"""Several runs side by side: a summary over seeds, a table, a picture of accuracy against virtual time."""
+"""Strategies side by side: summaries over seeds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,16 @@ Floats = NDArray[np.float64]
 
 
 def standard_error(values: Floats) -> float:
-    """Of the mean; NaN for a single value."""
+    """Return the standard error of the mean; NaN for a single value."""
     return float(np.std(values, ddof=1) / np.sqrt(values.size)) if values.size > 1 else float("nan")
+
+
+def last_values(times: Floats, values: Floats, moments: Floats) -> Floats:
+    """Return the value of the last evaluation at each moment; NaN before the first one."""
+    if times.size == 0:
+        return np.full(moments.shape, np.nan)
+    last = np.searchsorted(times, moments * (1 + 1e-9), side="right") - 1
+    return np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +39,16 @@ class Contender:
 
     @property
     def results(self) -> list[RunResult]:
-        """The summaries of its finished runs."""
+        """Results of the finished runs."""
         return [r.result for r in self.records if r.result is not None]
 
     @property
     def final(self) -> Floats:
-        """Final accuracy, one per seed; NaN where nobody evaluated."""
+        """Final accuracy, one per seed; NaN without evaluations."""
         return np.array([r.final_accuracy for r in self.results], dtype=np.float64)
 
     def at(self, quarter: str) -> float:
-        """Mean accuracy at a share of the budget; NaN if nobody evaluated."""
+        """Return the mean accuracy at a share of the budget; NaN without evaluations."""
         return float(np.mean(np.array([r.accuracy.get(quarter) for r in self.results], dtype=np.float64)))
 
     @property
@@ -59,17 +67,11 @@ class Contender:
         return len(self.results)
 
     def curve(self, grid: Floats) -> Floats:
-        """Accuracy at shares of the budget, by the last evaluation before (NaN: none yet), shape (seeds, grid)."""
-        found = []
-        for record in self.records:
-            times, accuracies = record.evaluations
-            last = np.searchsorted(times, grid * record.info.budget * (1 + 1e-9), side="right") - 1
-            known = accuracies[np.maximum(last, 0)] if accuracies.size else np.full(last.shape, np.nan)
-            found.append(np.where(last >= 0, known, np.nan))
-        return np.array(found)
+        """Return the accuracy at shares of the budget, shape (seeds, grid); NaN before the first evaluation."""
+        return np.array([last_values(*record.evaluations, grid * record.info.budget) for record in self.records])
 
 
-_NEAR = 0.2  # of the way from chance to no mistakes
+_NEAR = 0.2  # share of the way from chance to perfect accuracy
 
 
 def untrained_note(contenders: list[Contender], chance: float) -> str | None:
@@ -86,18 +88,18 @@ def untrained_note(contenders: list[Contender], chance: float) -> str | None:
     best = final.get("oracle", max(final.values(), default=math.nan))
     if not best <= chance + _NEAR * (1.0 - chance):
         return None
-    who = "the oracle" if "oracle" in final else "every strategy" if len(final) > 1 else next(iter(final))
+    name = "the oracle" if "oracle" in final else "every strategy" if len(final) > 1 else next(iter(final))
     rates = {r.info.config.get("learning_rate", {}).get("initial") for c in contenders for r in c.records}
     rate = f" (now {rates.pop():g})" if len(rates) == 1 and rates != {None} else ""
     return (
-        f"{who} ends near chance ({best:.1%}, where always naming the most frequent label has {chance:.1%}): "
+        f"{name} ends near chance ({best:.1%}, where always naming the most frequent label has {chance:.1%}): "
         f"try another learning_rate.initial{rate}, or more training.rounds"
     )
 
 
 @dataclass(frozen=True, eq=False)
 class StoredContender(Contender):
-    """A strategy whose records are gone; its accuracies at shares of the budget were kept.
+    """A strategy without records, whose accuracies at shares of the budget were kept.
 
     Attributes
     ----------
@@ -121,7 +123,7 @@ class StoredContender(Contender):
 
 
 def summary_json(contenders: list[Contender]) -> dict[str, Any]:
-    """What ``adelfl compare --json`` prints."""
+    """Return what ``adelfl compare --json`` prints."""
     return {
         c.name: {
             "final_accuracy": c.final.tolist(),

@@ -1,4 +1,4 @@
-"""Runs from folders, grouped by strategy: what a report is about."""
+"""Runs of a report, grouped by strategy and configuration."""
 
 from __future__ import annotations
 
@@ -12,152 +12,132 @@ import numpy as np
 from adelfl.errors import AdelError, ConfigError
 from adelfl.records.reader import run_folders
 from adelfl.report.comparison import Contender
+from adelfl.report.run_data import RunData, read_run
 from adelfl.report.style import looks_of
-from adelfl.report.traces import Trace, read_trace
 
 MOST_GROUPS = 24
-"""More lines than these nobody can tell apart."""
+"""Largest number of lines that can be told apart in one figure."""
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """One strategy over its seeds.
+    """One strategy over its seeds."""
 
-    Attributes
-    ----------
-    contender : Contender
-        Its finished runs, summed up.
-    traces : list of Trace
-        The runs to draw: the finished ones, or all if none is.
-    runs : int
-        How many there are in all.
-    colour, line : str
-        How it is drawn.
-    """
-
-    contender: Contender
-    traces: list[Trace]
-    runs: int
+    contender: Contender  # its finished runs
+    runs: list[RunData]  # the runs to draw: the finished ones, or all if none is finished
+    total: int  # number of its runs, finished or not
     colour: str
     line: str
 
     @property
     def label(self) -> str:
-        """What it is called."""
+        """Name in tables and figures."""
         return self.contender.label
 
     @property
     def finished(self) -> int:
-        """Runs that came to their end."""
+        """Number of finished runs."""
         return len(self.contender.results)
+
+    @property
+    def line_name(self) -> str:
+        """The line style's name in CSS."""
+        return {"-": "solid", ":": "dotted"}.get(self.line, "dashed")
 
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """All that was found.
+    """The content of a report."""
 
-    Attributes
-    ----------
-    groups : list of Group
-        Best final accuracy first.
-    traces : list of Trace
-        Every run that can be read, by folder.
-    troubles : dict
-        Folders that cannot be read, and why; and those left out as doubles.
-    empty : list of Path
-        Places without a run.
-    """
-
-    groups: list[Group]
-    traces: list[Trace]
-    troubles: dict[Path, str]
-    empty: list[Path] = field(default_factory=list)
+    groups: list[Group]  # sorted by final accuracy, best first
+    runs: list[RunData]  # every readable run, by folder
+    unused: dict[Path, str]  # unreadable folders and duplicates, with the reason
+    empty: list[Path] = field(default_factory=list)  # paths without a run
 
     @property
-    def drawn(self) -> list[Trace]:
-        """The runs that pictures show."""
-        return [trace for group in self.groups for trace in group.traces]
+    def drawn(self) -> list[RunData]:
+        """The runs in the figures."""
+        return [run for group in self.groups for run in group.runs]
 
     @property
     def oracle(self) -> Group | None:
-        """The ceiling, if it is among them."""
+        """The oracle's group, if it has finished runs."""
         return next((g for g in self.groups if g.contender.name == "oracle" and g.finished), None)
 
 
 def gather(places: Sequence[Path]) -> Gathered:
-    """Read runs, and folders of runs.
+    """Read runs and folders of runs.
 
     Raises
     ------
     ConfigError
-        If a place does not exist, if no run can be read, or if there are too many strategies for one report.
+        If a path does not exist, if no run can be read, or if there are too many strategies for one report.
     """
-    traces: list[Trace] = []
-    troubles: dict[Path, str] = {}
+    runs: list[RunData] = []
+    unused: dict[Path, str] = {}
     folders, empty = run_folders(places)
     for folder in folders:
         try:
-            traces.append(read_trace(folder))
-        except AdelError as trouble:
-            troubles[folder] = str(trouble).removeprefix(f"{folder}: ")
-    if not traces:
-        folder, why = next(iter(troubles.items()))
-        more = f" (nor can {len(troubles) - 1} others)" if len(troubles) > 1 else ""
-        raise ConfigError(f"{folder}: cannot be read{more}: {why}")
-    by_label = _by_label(_without_doubles(traces, troubles))
+            runs.append(read_run(folder))
+        except AdelError as error:
+            unused[folder] = str(error).removeprefix(f"{folder}: ")
+    if not runs:
+        folder, reason = next(iter(unused.items()))
+        more = f" (nor can {len(unused) - 1} others)" if len(unused) > 1 else ""
+        raise ConfigError(f"{folder}: cannot be read{more}: {reason}")
+    by_label = _by_label(_without_duplicates(runs, unused))
     if len(by_label) > MOST_GROUPS:
         raise ConfigError(
             f"these runs are of {len(by_label)} strategies or configurations; a report compares up to {MOST_GROUPS}: "
             "name fewer folders"
         )
-    return Gathered(_groups(by_label), traces, troubles, empty)
+    return Gathered(_groups(by_label), runs, unused, empty)
 
 
-def _without_doubles(traces: list[Trace], troubles: dict[Path, str]) -> list[Trace]:
-    """One run for each strategy, configuration and seed. On a real clock every run is one of its own."""
-    kept: dict[object, Trace] = {}
-    for trace in sorted(traces, key=lambda trace: trace.state != "finished"):
-        key = (trace.label, trace.info.seed, tuple(trace.settings.items()))
-        if trace.clock == "virtual" and key in kept:
-            where = kept[key].record.folder
-            troubles[trace.record.folder] = f"left out: the same strategy, configuration and seed as {where}"
+def _without_duplicates(runs: list[RunData], unused: dict[Path, str]) -> list[RunData]:
+    """Keep one run per strategy, configuration and seed; on a real clock no two runs are the same."""
+    kept: dict[object, RunData] = {}
+    for run in sorted(runs, key=lambda run: run.state != "finished"):
+        key: object = (run.info.label, run.info.seed, tuple(run.settings.items()))
+        if run.info.clock != "virtual":
+            key = id(run)
+        if key in kept:
+            folder = kept[key].record.folder
+            unused[run.record.folder] = f"left out: the same strategy, configuration and seed as {folder}"
         else:
-            kept[key if trace.clock == "virtual" else id(trace)] = trace
-    return [trace for trace in traces if trace in kept.values()]
+            kept[key] = run
+    return [run for run in runs if run in kept.values()]
 
 
-def _by_label(traces: list[Trace]) -> dict[str, list[Trace]]:
-    """Seeds of one strategy together; where one label stands for several configurations, what differs is added."""
-    same: dict[str, list[Trace]] = {}
-    for trace in traces:
-        same.setdefault(trace.label, []).append(trace)
-    found: dict[str, list[Trace]] = {}
+def _by_label(runs: list[RunData]) -> dict[str, list[RunData]]:
+    """Group runs by label; where one label has several configurations, the differing keys are added to it."""
+    same: dict[str, list[RunData]] = {}
+    for run in runs:
+        same.setdefault(run.info.label, []).append(run)
+    groups: dict[str, list[RunData]] = {}
     for label, several in same.items():
-        keys = differing([trace.settings for trace in several])
-        for trace in several:
-            said = [f"{key.rpartition('.')[2]} {trace.settings.get(key, 'unset')}" for key in keys]
-            found.setdefault(", ".join([label, *said]), []).append(trace)
-    return found
+        keys = differing([run.settings for run in several])
+        for run in several:
+            values = [f"{key.rpartition('.')[2]} {run.settings.get(key, 'unset')}" for key in keys]
+            groups.setdefault(", ".join([label, *values]), []).append(run)
+    return groups
 
 
 def differing(settings: Sequence[dict[str, str]]) -> list[str]:
-    """Keys that do not have one value in all of them."""
+    """Return the keys that do not have the same value everywhere."""
     keys = dict.fromkeys(key for s in settings for key in s)
     return [key for key in keys if len({s.get(key) for s in settings}) > 1]
 
 
-def _groups(by_label: dict[str, list[Trace]]) -> list[Group]:
-    contenders = {}
-    for label, traces in by_label.items():
-        finished = [trace for trace in traces if trace.state == "finished"]
-        contenders[label] = Contender(traces[0].name, label, [trace.record for trace in finished])
-    order = sorted(contenders, key=lambda label: _rank(contenders[label]))
-    found = []
-    for label, (colour, line) in zip(order, looks_of([contenders[label].name for label in order]), strict=True):
-        contender, traces = contenders[label], by_label[label]
-        shown = [trace for trace in traces if trace.state == "finished"] or traces
-        found.append(Group(contender, shown, len(traces), colour, line))
-    return found
+def _groups(by_label: dict[str, list[RunData]]) -> list[Group]:
+    finished = {label: [r for r in runs if r.state == "finished"] for label, runs in by_label.items()}
+    contenders = [Contender(by_label[k][0].name, k, [r.record for r in runs]) for k, runs in finished.items()]
+    contenders.sort(key=_rank)
+    looks = looks_of([contender.name for contender in contenders])
+    return [
+        Group(c, finished[c.label] or by_label[c.label], len(by_label[c.label]), colour, line)
+        for c, (colour, line) in zip(contenders, looks, strict=True)
+    ]
 
 
 def _rank(contender: Contender) -> tuple[bool, float, str]:

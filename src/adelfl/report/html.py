@@ -1,124 +1,135 @@
-"""A report as one HTML file: opens anywhere, loads nothing, prints."""
+"""A report as one HTML file, which loads nothing and can be printed."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 
 from adelfl.atomic import write_output
 from adelfl.errors import ConfigError
 from adelfl.records.summary import QUARTERS
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.groups import Gathered, Group, differing
-from adelfl.report.markup import Html, joined, page, picture, table, tag
 from adelfl.report.pictures import pictures
-from adelfl.report.traces import Trace
+
+Cell = str | Group | tuple[str, str]
+"""Text, a strategy with its line style, or a CSS class and text."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the columns in ``numbers`` are aligned to the right."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    numbers: Sequence[int] = ()
+    caption: str = ""
 
 
 def write_report(gathered: Gathered, path: Path, figures: Path | None = None) -> None:
-    """Write the page, and every figure as PNG and PDF if a folder for them is named."""
+    """Write the page, and every figure as PNG and PDF into the folder ``figures`` if it is given."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"{path}: a report's name must end in .html")
     drawn = list(pictures(gathered))
-    sections = [("result", "Result", _result(gathered))]
-    for p in drawn:
-        body = tag("p", p.words) if p.figure is None else picture(p.svg(), p.title, p.words)
-        sections.append((p.name, p.title, body))
-    if refused := _refused(gathered):
-        sections.append(("refused", "Refused updates", refused))
-    sections.append(("configuration", "Configuration", _configuration(gathered)))
-    sections.append(("runs", "Runs and notes", joined([_notes(gathered), _runs(gathered)])))
-    title = _title(gathered)
-    links = (tag("a", name, href=f"#{anchor}") for anchor, name, _ in sections)
-    text = page(
-        f"{title} · adelfl report",
-        tag("h1", title),
-        tag("p", _lede(gathered), kind="lede"),
-        tag("nav", *links),
-        *(joined([tag("h2", name, id=anchor), body]) for anchor, name, body in sections),
-        tag("footer", "Made by adelfl report. All of it is in this file, which loads nothing.", kind="soft"),
-    )
-    write_output(path, text)
+    refused = _refused(gathered)
+    titles = {"result": "Result"} | {p.name: p.title for p in drawn}
+    titles |= {"refused": "Refused updates"} if refused else {}
+    titles |= {"configuration": "Configuration", "runs": "Runs and notes"}
+    page = {
+        "title": _title(gathered),
+        "lede": _lede(gathered),
+        "titles": titles,
+        "result": _result(gathered),
+        "pictures": drawn,
+        "refused": refused,
+        "seeds": _seeds(gathered.groups),
+        "versions": _versions(gathered),
+        "notes": _grouped((note, g.label) for g in gathered.groups for run in g.runs for note in run.info.notes),
+        "runs": _runs(gathered),
+    }
+    write_output(path, _template().render(page | _configuration(gathered)))
     if figures is not None:
-        for p in drawn:
-            p.save(figures)
+        for picture in drawn:
+            picture.save(figures)
+
+
+def _template() -> Any:  # noqa: ANN401 - a template of jinja2
+    options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "finalize": _printable}
+    return Environment(loader=PackageLoader("adelfl.report"), **options).get_template("report.html")
+
+
+def _printable(value: object) -> object:
+    """Replace control characters in a record's text; they could change the direction or the order of a line."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in value)
 
 
 def _title(gathered: Gathered) -> str:
-    groups, info = gathered.groups, gathered.drawn[0].info
-    who = groups[0].label if len(groups) == 1 else f"{len(groups)} strategies"
-    real = any(trace.clock == "real" for trace in gathered.drawn)
-    data = {trace.info.data or "unknown data" for trace in gathered.drawn}
-    where = "Flower" if real else data.pop() if len(data) == 1 else f"{len(data)} data sets"
-    return f"{who} on {where}, {info.devices} devices"
+    groups, infos = gathered.groups, [run.info for run in gathered.drawn]
+    strategies = groups[0].label if len(groups) == 1 else f"{len(groups)} strategies"
+    data = {info.data or "unknown data" for info in infos}
+    where = data.pop() if len(data) == 1 else f"{len(data)} data sets"
+    if any(info.clock == "real" for info in infos):
+        where = "Flower"
+    return f"{strategies} on {where}, {infos[0].devices} devices"
 
 
 def _lede(gathered: Gathered) -> str:
-    groups, traces = gathered.groups, gathered.drawn
-    budgets = sorted(trace.budget for trace in traces)
-    clock = f"{traces[0].clock} seconds" if len({trace.clock for trace in traces}) == 1 else "seconds"
-    low, high = f"{budgets[0]:.4g}", f"{budgets[-1]:.4g}"
+    groups, infos = gathered.groups, [run.info for run in gathered.drawn]
+    clock = f"{infos[0].clock} seconds" if len({info.clock for info in infos}) == 1 else "seconds"
+    low, high = (f"{budget:.4g}" for budget in (min(i.budget for i in infos), max(i.budget for i in infos)))
     time = f"{low} {clock}" if low == high else f"{low} to {high} {clock}, depending on the seed's fleet"
-    rounds = max(int(trace.info.rounds) for trace in traces)
-    said = [f"{_count(len(traces), 'run')} of up to {_count(rounds, 'round')} within a time budget of {time}."]
+    rounds = max(info.rounds for info in infos)
+    sentences = [f"{_count(len(infos), 'run')} of up to {_count(rounds, 'round')} within a time budget of {time}."]
     ranked = [g for g in groups if g is not gathered.oracle and g.finished and not math.isnan(g.contender.final.mean())]
     if ranked and len(groups) > 1:
         best = ranked[0].contender
         share = f", {_of_oracle(best, gathered.oracle)} of the oracle's" if gathered.oracle is not None else ""
-        said.append(f"Best at the end: {best.label}, with a final accuracy of {_final(best)}{share}.")
+        sentences.append(f"Best at the end: {best.label}, with a final accuracy of {_final(best)}{share}.")
     elif ranked:
-        said.append(f"Final accuracy: {_final(ranked[0].contender)}.")
-    bad = [trace for trace in gathered.traces if trace.state != "finished"]
-    if bad or gathered.troubles:
-        said.append(f"{_count(len(bad) + len(gathered.troubles), 'run')} did not finish or cannot be used: see Runs.")
-    return " ".join(said)
+        sentences.append(f"Final accuracy: {_final(ranked[0].contender)}.")
+    if bad := len(gathered.unused) + sum(run.state != "finished" for run in gathered.runs):
+        sentences.append(f"{_count(bad, 'run')} did not finish or cannot be used: see Runs.")
+    return " ".join(sentences)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _result(gathered: Gathered) -> Html:
+def _result(gathered: Gathered) -> Table:
     oracle = gathered.oracle
     head = ["strategy", "runs", "final accuracy", *(f"at {q}" for q in QUARTERS), "depth", "rounds"]
     if oracle is not None:
         head.insert(-2, "of oracle")
-    rows = []
+    rows: list[list[Cell]] = []
     for g in gathered.groups:
         c = g.contender
-        runs = f"{g.finished}" if g.finished == g.runs else f"{g.finished} of {g.runs}"
-        cells: list[str] = [_named(g), runs]
+        row: list[Cell] = [g, f"{g.finished}" if g.finished == g.total else f"{g.finished} of {g.total}"]
         if g.finished:
             share = [] if oracle is None else [_of_oracle(c, oracle)]
-            cells += [_final(c), *(_percent(c.at(q)) for q in QUARTERS), *share, _percent(c.depth), f"{c.rounds:.0f}"]
+            row += [_final(c), *(_percent(c.at(q)) for q in QUARTERS), *share, _percent(c.depth), f"{c.rounds:.0f}"]
         else:
-            cells += [tag("span", "not finished", kind="warn"), *["–"] * (len(head) - 3)]
-        rows.append(cells)
-    return table(head, rows, numbers=range(1, len(head)), caption=_about_result(gathered))
-
-
-def _about_result(gathered: Gathered) -> str:
-    several = any(g.finished > 1 for g in gathered.groups)
-    error = ", ± standard error over the runs" if several else ""
-    said = [
+            row += [("warn", "not finished"), *["–"] * (len(head) - 3)]
+        rows.append(row)
+    error = ", ± standard error over the runs" if any(g.finished > 1 for g in gathered.groups) else ""
+    caption = [
         f"Final accuracy: mean over the last tenth of the time budget{error}.",
         "At 25% …: accuracy when that share of the budget was used.",
+        "Of oracle: final accuracy as a share of that without any stragglers." if oracle is not None else "",
         "Depth: mean share of the layers that devices finished in time.",
         "Rounds: how many fitted into the budget.",
+        "Only finished runs count." if any(g.finished < g.total for g in gathered.groups) else "",
     ]
-    if gathered.oracle is not None:
-        said.insert(2, "Of oracle: final accuracy as a share of that without any stragglers.")
-    if any(g.finished < g.runs for g in gathered.groups):
-        said.append("Only finished runs count.")
-    return " ".join(said)
-
-
-def _named(g: Group) -> Html:
-    line = {"-": "solid", ":": "dotted"}.get(g.line, "dashed")
-    swatch = tag("span", kind="swatch", style=f"border-top: 3px {line} {g.colour}")
-    return tag("div", swatch, tag("span", g.label, kind="name"), kind="strategy")
+    return Table(head, rows, range(1, len(head)), " ".join(filter(None, caption)))
 
 
 def _percent(value: float) -> str:
@@ -137,87 +148,72 @@ def _of_oracle(c: Contender, oracle: Group | None) -> str:
     return _percent(float(c.final.mean()) / ceiling) if ceiling else "–"
 
 
-def _refused(gathered: Gathered) -> Html | None:
-    groups = [g for g in gathered.groups if any(trace.refused for trace in g.traces)]
-    if not groups:
+def _refused(gathered: Gathered) -> Table | None:
+    counts = {g: sum((run.refused for run in g.runs), Counter[str]()) for g in gathered.groups}
+    total = sum(counts.values(), Counter[str]())
+    if not total:
         return None
-    counts = [sum((trace.refused for trace in g.traces), Counter[str]()) for g in groups]
-    reasons = sorted({reason for count in counts for reason in count}, key=lambda r: -sum(c[r] for c in counts))
+    reasons = [reason for reason, _ in sorted(total.items(), key=lambda item: (-item[1], item[0]))]
+    rows: list[list[Cell]] = [
+        [g, *(f"{count[reason] or '–'}" for reason in reasons)] for g, count in counts.items() if count
+    ]
     caption = (
         "Updates that arrived but were not merged, by reason, summed over the rounds of all runs. A few late ones are "
         "what deadlines are for; other reasons point to a node that is broken or hostile."
     )
-    rows = [
-        [_named(g), *(f"{count[reason]}" if count[reason] else "–" for reason in reasons)]
-        for g, count in zip(groups, counts, strict=True)
-    ]
-    return table(["strategy", *reasons], rows, numbers=range(1, len(reasons) + 1), caption=caption)
+    return Table(["strategy", *reasons], rows, range(1, len(reasons) + 1), caption)
 
 
-def _configuration(gathered: Gathered) -> Html:
+def _configuration(gathered: Gathered) -> dict[str, Any]:
+    """Return the settings that all strategies share, by section, and a table of the others."""
     groups = gathered.groups
-    settings = [g.traces[0].settings for g in groups]
+    settings = [g.runs[0].settings for g in groups]
     differ = [key for key in differing(settings) if key not in ("strategy.name", "flower.method")]
     sections: dict[str, list[str]] = {}
     for key, value in settings[0].items():
         if key not in differ and (len(groups) == 1 or not key.startswith("strategy.")):
             section, _, name = key.rpartition(".")
             sections.setdefault(section or "run", []).append(f"{name} = {value}")
-    blocks = (
-        tag("div", tag("b", section), *(tag("code", line) for line in lines)) for section, lines in sections.items()
-    )
-    parts = [tag("p", _seeds(gathered)), tag("p", _versions(gathered.drawn)), tag("div", *blocks, kind="settings")]
-    if differ:
-        rows = [[_named(g), *(s.get(key, "–") for key in differ)] for g, s in zip(groups, settings, strict=True)]
-        parts += [tag("h3", "What differs between them"), table(["strategy", *differ], rows)]
-    return joined(parts)
+    rows: list[list[Cell]] = [[g, *(s.get(key, "–") for key in differ)] for g, s in zip(groups, settings, strict=True)]
+    return {"sections": sections, "differences": Table(["strategy", *differ], rows) if differ else None}
 
 
-def _seeds(gathered: Gathered) -> str:
-    by_seeds: dict[str, list[str]] = {}
-    for g in gathered.groups:
-        seeds = ", ".join(str(seed) for seed in sorted({trace.info.seed for trace in g.traces}))
-        by_seeds.setdefault(seeds, []).append(g.label)
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Collect the second elements by the first ones, each once."""
+    groups: dict[str, list[str]] = {}
+    for key, value in dict.fromkeys(pairs):
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def _seeds(groups: Sequence[Group]) -> str:
+    by_seeds = _grouped((", ".join(map(str, sorted({r.info.seed for r in g.runs}))), g.label) for g in groups)
     if len(by_seeds) == 1:
-        return f"Seeds: {next(iter(by_seeds))}{' for every strategy' if len(gathered.groups) > 1 else ''}."
+        return f"Seeds: {next(iter(by_seeds))}{' for every strategy' if len(groups) > 1 else ''}."
     return "Seeds: " + "; ".join(f"{seeds} for {', '.join(labels)}" for seeds, labels in by_seeds.items()) + "."
 
 
-def _versions(traces: Sequence[Trace]) -> str:
-    found: dict[str, dict[str, None]] = {}
-    for trace in traces:
-        for name, version in trace.info.versions.items():
-            found.setdefault(str(name), {})[str(version)] = None
-    return "Versions: " + (", ".join(f"{name} {' and '.join(v)}" for name, v in found.items()) or "unknown") + "."
+def _versions(gathered: Gathered) -> str:
+    versions = _grouped(pair for run in gathered.drawn for pair in run.info.versions.items())
+    return "Versions: " + (", ".join(f"{name} {' and '.join(v)}" for name, v in versions.items()) or "unknown") + "."
 
 
-def _notes(gathered: Gathered) -> Html:
-    said: dict[str, dict[str, None]] = {}
-    for g in gathered.groups:
-        for trace in g.traces:
-            for note in trace.info.notes:
-                said.setdefault(str(note), {})[g.label] = None
-    return joined(tag("p", tag("b", f"{', '.join(labels)}: "), note, kind="note") for note, labels in said.items())
-
-
-def _runs(gathered: Gathered) -> Html:
-    rows: list[list[str]] = []
-    for trace in gathered.traces:
-        folder, info, result = trace.record.folder, trace.info, trace.record.result
+def _runs(gathered: Gathered) -> Table:
+    rows: list[list[Cell]] = []
+    for run in gathered.runs:
+        folder, info, result = run.record.folder, run.info, run.record.result
         final = None if result is None else result.final_accuracy
-        state: str = trace.state
-        if folder in gathered.troubles:
-            state = tag("span", gathered.troubles[folder], kind="warn")
-        elif trace.state == "failed":
-            state = tag("span", f"failed: {trace.record.failure}", kind="bad")
-        elif trace.state == "unfinished":
-            state = tag("span", "unfinished: interrupted, or still running", kind="warn")
+        state: Cell = run.state
+        if folder in gathered.unused:
+            state = ("warn", gathered.unused[folder])
+        elif run.state == "failed":
+            state = ("bad", f"failed: {run.record.failure}")
+        elif run.state == "unfinished":
+            state = ("warn", "unfinished: interrupted, or still running")
+        done = f"{run.lengths.size} of {info.rounds}"
         accuracy = "–" if final is None else f"{final:.1%}"
-        done = f"{trace.lengths.size} of {info.rounds}"
-        rows.append([tag("span", str(folder), kind="path"), trace.label, str(info.seed), done, accuracy, state])
-    read = {trace.record.folder for trace in gathered.traces}
-    for folder, why in gathered.troubles.items():
-        if folder not in read:
-            state = tag("span", f"corrupt: {why}", kind="bad")
-            rows.append([tag("span", str(folder), kind="path"), "", "", "", "", state])
-    return table(["run", "strategy", "seed", "rounds", "final accuracy", "state"], rows, numbers=(2, 3, 4))
+        rows.append([("path", str(folder)), info.label, str(info.seed), done, accuracy, state])
+    read = {run.record.folder for run in gathered.runs}
+    corrupt = [(folder, reason) for folder, reason in gathered.unused.items() if folder not in read]
+    rows += [[("path", str(f)), "", "", "", "", ("bad", f"corrupt: {reason}")] for f, reason in corrupt]
+    return Table(["run", "strategy", "seed", "rounds", "final accuracy", "state"], rows, numbers=(2, 3, 4))

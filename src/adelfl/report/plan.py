@@ -1,18 +1,21 @@
-"""A plan as a picture."""
+"""Figures of a plan, and of plans for several values of one setting."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from adelfl.planner import Solution
-from adelfl.report.style import BLUE, GREY, ORANGE, RC, SERIES, figure
+from adelfl.planner import Solution, WhatIfRow
+from adelfl.report.style import BLUE, GREEN, GREY, ORANGE, RC, RED, SERIES, figure
 
-_SHOWN_GROUPS = 400  # a picture of more devices looks the same
+_AXES = {"budget": "time budget, seconds", "rounds": "rounds in the same time", "without": "slowest devices left out"}
+_SHOWN_GROUPS = 400  # a figure of more devices looks the same
 
 
 def draw_plan(solution: Solution) -> Figure:
@@ -57,7 +60,7 @@ def _draw_depth(ax: Axes, solution: Solution) -> None:
     batch = solution.problem.batch
     ax.axhline(without, color=GREY, linestyle="--", linewidth=1.3, label=f"uniform deadline, batch {batch}")
     ax.set_ylim(0, 1)
-    ax.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.set(title="Mean depth of the devices", ylabel="share of layers")
     ax.legend(loc="upper right")
 
@@ -69,9 +72,9 @@ def _draw_coverage(fig: Figure, ax: Axes, solution: Solution) -> None:
     image = ax.imshow(
         share.T, aspect="auto", cmap="cividis", vmin=0, vmax=1, origin="lower", extent=(0.5, R + 0.5, 0.5, L + 0.5)
     )
-    fig.colorbar(image, ax=ax, format=matplotlib.ticker.PercentFormatter(1.0), label="devices that deliver it")
+    fig.colorbar(image, ax=ax, format=PercentFormatter(1.0), label="devices that deliver it")
     ax.grid(visible=False)
-    ax.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(title="Layer coverage", ylabel="layer (1 = input)")
 
 
@@ -91,8 +94,42 @@ def _draw_batches(ax: Axes, solution: Solution) -> None:
     batch = solution.problem.batch
     ax.axhline(batch, color=GREY, linestyle="--", linewidth=1.3, label=f"without a plan, {batch}")
     ax.set_ylim(0, 1.1 * max(batch, sizes.max()))
-    ax.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(title="Batch sizes", ylabel="samples per device")
     if out := sum(s.count for s in solution.sitting_out):
         ax.plot([], [], " ", label=f"sitting out: {out} of {solution.problem.fleet.size}")
     ax.legend(loc="center right", frameon=True, framealpha=0.8, edgecolor="none")
+
+
+def draw_what_if(rows: Sequence[WhatIfRow], key: str, devices: int) -> Figure:
+    """Draw the error (budget: the excess, otherwise the bound), and shares of layers, rounds and devices."""
+    names = ("value", "excess", "uniform_excess", "bound", "depth", "first_layer_empty", "served")
+    columns = np.array([[getattr(row, name) for row in rows] for name in names], dtype=np.float64)  # None becomes NaN
+    value, excess, uniform, bound, depth, empty, served = columns
+    with matplotlib.rc_context(RC):
+        fig = figure(9.0, 3.9)
+        left, right = fig.subplots(1, 2)
+        if key == "budget":
+            left.set(title="Excess", ylabel="excess, the part that a plan can change", yscale="log")
+            left.plot(value, uniform, "--", color=GREY, label="best uniform deadline")
+        else:
+            left.set(title="Bound", ylabel="bound on the squared error")
+        left.plot(value, excess if key == "budget" else bound, ".-", color=BLUE, label="plan")
+        right.set(title="Expected shares under the plan", ylim=(-0.03, 1.03))
+        right.plot(value, depth, ".-", color=BLUE, label="layers finished")
+        right.plot(value, empty, ".-", color=ORANGE, label="rounds with an empty first layer")
+        right.plot(value, served / devices, color=GREEN, drawstyle="steps-mid", label="devices served")
+        right.yaxis.set_major_formatter(PercentFormatter(1.0))
+        without_plan = value[np.isnan(excess)]
+        for ax in (left, right):
+            if key != "without" and value[-1] >= 10 * value[0]:
+                ax.set_xscale("log")
+                ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+            elif key != "budget":
+                ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if without_plan.size:
+                bottom = ax.get_xaxis_transform()
+                ax.plot(without_plan, 0 * without_plan + 0.02, "x", color=RED, transform=bottom, label="no plan")
+            ax.set_xlabel(_AXES[key])
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    return fig

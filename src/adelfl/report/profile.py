@@ -1,4 +1,4 @@
-"""A machine's profile as a picture: layer times against batch size, and against the laws that may describe them."""
+"""Figure of a machine's profile: layer times against batch size, and fitted distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look for every picture: colours that colour-blind readers tell apart, quiet axes, sizes fit for a paper."""
+"""Style of the figures, and helpers that several of them use."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from adelfl.atomic import replacing
 from adelfl.errors import ConfigError
 
-# Okabe and Ito's palette.
+Floats = NDArray[np.float64]
+
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7f7f7f"
 PURPLE, SKY, BROWN, BLACK = "#CC79A7", "#56B4E9", "#7a5c00", "#333333"
 STRATEGY_COLOURS = {
@@ -47,13 +52,13 @@ RC: Any = {
 
 
 def figure(width: float, height: float) -> Figure:
-    """Make an empty figure that no window system and no global state knows of."""
+    """Return an empty figure that is independent of pyplot's global state."""
     with matplotlib.rc_context(RC):
         return Figure(figsize=(width, height), layout="constrained")
 
 
 def panels(count: int, height: float, *, sharey: bool = False) -> tuple[Figure, list[Axes], int]:
-    """Make a figure ten inches wide with so many axes, each ``height`` inches high; the axes, and how many in a row."""
+    """Return a figure with ``count`` axes, each ``height`` inches high, the axes, and their number per row."""
     columns = 2 if count == 4 else min(3, count)
     rows = -(-count // columns)
     fig = figure(10.0, 0.5 + height * rows)
@@ -65,12 +70,12 @@ def panels(count: int, height: float, *, sharey: bool = False) -> tuple[Figure, 
 
 
 def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Colour and line style for strategies that are drawn together: their own, or the first that nobody has.
+    """Return colour and line style of strategies in one figure: their own, or the first free ones.
 
     Parameters
     ----------
     names : sequence of str
-        A name may be there twice; the second is then drawn otherwise.
+        A repeated name gets another colour or line style.
     """
     palette = [(colour, line) for line in ("-", ":", "-.") for colour in (*SERIES, BROWN, BLACK)]
     own = {
@@ -81,7 +86,7 @@ def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def check_picture(path: Path) -> None:
-    """Raise ConfigError if no picture can be written there: better before the work than after it."""
+    """Raise ConfigError if no picture can be written there, before any work is done for it."""
     allowed = sorted(FigureCanvasBase.get_supported_filetypes())
     if path.suffix.lstrip(".").lower() not in allowed:
         raise ConfigError(f"{path}: a picture's name must end in one of {', '.join(allowed)}")
@@ -92,15 +97,42 @@ def check_picture(path: Path) -> None:
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
-    except OSError as trouble:
-        raise ConfigError(f"{path}: cannot be written ({trouble.strerror})") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def save(fig: Figure, path: Path, dpi: int = 150) -> None:
-    """Write the figure, whole or not at all; the ending of the name tells the format."""
+    """Write the figure, entirely or not at all, in the format of the name's suffix."""
     check_picture(path)
     try:
         with replacing(path, shared=True) as temporary:
             fig.savefig(temporary, dpi=dpi, format=path.suffix.lstrip(".").lower())
-    except OSError as trouble:
-        raise ConfigError(f"{path}: cannot be written ({trouble.strerror or trouble})") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def short(text: str, most: int = 32) -> str:
+    """Return text for a figure: one line of at most ``most`` printable characters, without formulas."""
+    line = "".join(c if c.isprintable() else " " for c in text).strip()
+    line = line if len(line) <= most else f"{line[: most - 1]}…"
+    return line.replace("$", r"\$")
+
+
+def integers(most: int = 7) -> MaxNLocator:
+    """Return a locator of at most ``most`` whole ticks."""
+    return MaxNLocator(integer=True, nbins=most, steps=(1, 2, 5, 10))
+
+
+def stacked(arrays: Sequence[Floats]) -> Floats:
+    """Stack arrays of unequal length, filled up with NaN at their ends."""
+    longest = max(len(a) for a in arrays)
+    return np.array([np.concatenate([a, np.full((longest - len(a), *a.shape[1:]), np.nan)]) for a in arrays])
+
+
+def mean_and_error(values: Floats) -> tuple[Floats, Floats]:
+    """Return mean and standard error over the first axis, ignoring NaN; NaN where there are too few values."""
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    mean = np.where(known, values, 0.0).sum(axis=0) / np.where(count > 0, count, np.nan)
+    squares = np.where(known, values - mean, 0.0) ** 2
+    return mean, np.sqrt(squares.sum(axis=0) / np.where(count > 1, count - 1.0, np.nan) / np.maximum(count, 1))

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from adelfl.activity import Activity, activity, locked_inodes, patience_for
 from adelfl.clock import wall_seconds
-from adelfl.errors import AdelError
+from adelfl.errors import AdelError, ConfigError
 from adelfl.fitting import Law
 from adelfl.planner import Solution, WhatIfRow
 from adelfl.records.reader import RunRecord
@@ -24,7 +24,7 @@ from adelfl.records.summary import QUARTERS
 from adelfl.report.comparison import Contender, standard_error
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_SHOWN_GROUPS = 400  # a table of more devices says the same
+_SHOWN_GROUPS = 400  # more groups do not change the averages
 _NAMED_GROUPS = 12  # rows of the table of batch sizes
 
 
@@ -38,14 +38,24 @@ def sparkline(values: np.ndarray, width: int = 60) -> str:
     return "".join(_BLOCKS[min(7, int(8 * (v - low) / span))] for v in values)
 
 
-def _print_whole(table: Table, console: Console) -> None:
-    """Print a table with all its numbers: rich cuts them off where the terminal is narrow, and 100 rounds become 1.
+def _table(*numbers: str, first: str = "", no_wrap: bool = False) -> Table:
+    """Return an empty table: a column of text, if it has a title, then columns of numbers."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    if first:
+        table.add_column(first, overflow="fold")
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=no_wrap)
+    return table
 
-    On a screen columns of words are folded first; elsewhere a line is as long as it has to be.
+
+def _print_whole(table: Table, console: Console) -> None:
+    """Print a table without truncating numbers, as rich would do in a narrow terminal.
+
+    In a terminal, text columns are folded first; elsewhere lines are as long as necessary.
     """
     wide = console.options.update(max_width=10_000)
     for column in table.columns:
-        if column.no_wrap:  # rich takes the longest word of such a column for its least width
+        if column.no_wrap:  # rich takes its longest word for its minimum width
             column.min_width = max(
                 Measurement.get(console, wide, text).maximum for text in (column.header, *column.cells)
             )
@@ -55,7 +65,7 @@ def _print_whole(table: Table, console: Console) -> None:
 
 
 def print_plan(solution: Solution, console: Console | None = None) -> None:
-    """Print the plan: a sparkline, a table of some rounds, what it buys."""
+    """Print a plan: a sparkline, a table of some rounds, and its expected outcome."""
     console = console or Console(highlight=False)
     problem, schedule = solution.problem, solution.schedule
     sample = schedule.thinned(_SHOWN_GROUPS)
@@ -69,10 +79,8 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
         f"deadlines {T[0]:.3g} s [blue]{sparkline(T, 40)}[/blue] {T[-1]:.3g} s (uniform: {T.mean():.3g} s)",
         soft_wrap=True,
     )
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("round", "deadline", "batch sizes", "mean depth", "first layer empty"):
-        table.add_column(title, justify="right")
-    shown_rounds = 8 if problem.fleet.groups <= 100_000 else 3  # each takes a pass over the whole fleet
+    table = _table("round", "deadline", "batch sizes", "mean depth", "first layer empty")
+    shown_rounds = 8 if problem.fleet.groups <= 100_000 else 3  # each takes a pass over the fleet
     rounds = np.unique(np.linspace(0, problem.rounds - 1, min(shown_rounds, problem.rounds)).round().astype(int))
     depth = sample.expected_depth(rounds) / problem.layers
     for t, share in zip(rounds, depth, strict=True):
@@ -103,10 +111,7 @@ def _print_groups(solution: Solution, console: Console) -> None:
     if groups.size > _NAMED_GROUPS:
         places = np.linspace(0, groups.size - 1, _NAMED_GROUPS).round().astype(np.int64)
         groups = np.argsort(fleet.compute, kind="stable")[places]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("batch size of", overflow="fold")
-    for title in ("devices", *(f"round {t + 1}" for t in rounds)):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = _table("devices", *(f"round {t + 1}" for t in rounds), first="batch size of", no_wrap=True)
     sizes = np.array([schedule.batch_sizes(int(t), groups) for t in rounds])
     for i, column in zip(groups, sizes.T, strict=True):
         shown = (f"{size}" if size else "–" for size in column)
@@ -120,10 +125,8 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     """Print the table of a comparison, best first."""
     console = console or Console(highlight=False)
     ceiling = next((float(c.final.mean()) for c in contenders if c.name == "oracle"), None)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("strategy", overflow="fold")
-    for title in ("final", *(f"at\n{q}" for q in QUARTERS), "of\noracle", "depth", "rounds"):
-        table.add_column(title, justify="right", no_wrap=True)
+    titles = ("final", *(f"at\n{q}" for q in QUARTERS), "of\noracle", "depth", "rounds")
+    table = _table(*titles, first="strategy", no_wrap=True)
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
         mean, error = float(c.final.mean()), standard_error(c.final)
         final = f"{mean:.1%} ± {100 * error:.1f}" if c.final.size > 1 else f"{mean:.1%}"
@@ -157,18 +160,16 @@ def print_study(
     console = console or Console(highlight=False)
     console.print(f"[bold]{escape(title)}[/bold]   {escape(source)}")
     for cell, rows in tables:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column(cell, min_width=40)
-        for name in ("final", "learning rate", "broke down"):
-            table.add_column(name, justify="right")
+        table = _table("final", "learning rate", "broke down", first=cell)
+        table.columns[0].min_width = 40
         for label, mean, error, rate, broke, _ in sorted(rows, key=lambda row: -row[1]):
             final = f"{mean:.1f}%" if math.isnan(error) else f"{mean:.1f}% ± {error:.1f}"
             table.add_row(escape(label), final, f"{rate:g}", f"{broke or ''}")
         _print_whole(table, console)
     for claim in claims:
         spread = "" if claim["se"] is None else f" ± {claim['se']:.1f}"
-        said = f"{claim['paper']}, {claim['cell']}: {claim['ours']:.1f}{spread}"
-        console.print(f"[bold]{claim['verdict']}[/bold]: {escape(said)}", soft_wrap=True)
+        claimed = f"{claim['paper']}, {claim['cell']}: {claim['ours']:.1f}{spread}"
+        console.print(f"[bold]{claim['verdict']}[/bold]: {escape(claimed)}", soft_wrap=True)
 
 
 def print_profile(
@@ -182,9 +183,7 @@ def print_profile(
 ) -> None:
     """Print a machine's profile: median milliseconds by batch size, and which law fits."""
     console = console or Console(highlight=False)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("batch", "forward, ms", "backward, ms", "slowest layer"):
-        table.add_column(title, justify="right")
+    table = _table("batch", "forward, ms", "backward, ms", "slowest layer")
     for size, ahead, back in zip(batch_sizes, forward, backward, strict=True):
         layer = np.median(back, axis=0)
         slowest = f"{names[int(layer.argmax())]}, {layer.max() / layer.sum():.0%}"
@@ -197,8 +196,8 @@ def print_profile(
         f"{len(names)} exponential layers would vary by {len(names) ** -0.5:.0%}.",
         soft_wrap=True,
     )
-    said = ", ".join(f"{law.name} (distance {law.distance:.2f})" for law in laws)
-    console.print(f"Layer times per sample look most like: {said}.", soft_wrap=True)
+    names_of_laws = ", ".join(f"{law.name} (distance {law.distance:.2f})" for law in laws)
+    console.print(f"Layer times per sample look most like: {names_of_laws}.", soft_wrap=True)
 
 
 def print_runs(records: list[RunRecord], root: Path, console: Console | None = None) -> None:
@@ -208,15 +207,15 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
         console.print(f"no runs below {escape(str(root))}")
         return
     locked = locked_inodes()
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = _table()
     for title in ("run", "strategy", "seed", "rounds", "accuracy", "state"):
         number = title in ("seed", "rounds", "accuracy")
         table.add_column(title, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for record in records:
         try:
             table.add_row(escape(str(record.folder)), *_line(record, locked))
-        except (AdelError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as trouble:
-            table.add_row(escape(str(record.folder)), *4 * ("",), f"[red]unreadable: {escape(str(trouble))}[/red]")
+        except AdelError as error:
+            table.add_row(escape(str(record.folder)), *4 * ("",), f"[red]unreadable: {escape(str(error))}[/red]")
     _print_whole(table, console)
 
 
@@ -234,8 +233,8 @@ def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]
             again = "its ServerApp, started again, goes on"
         elif info.made_by == "simulate":
             again = "simulate(experiment, record=...) goes on"
-        said = {"locked": "running", "recent": f"running, or just stopped; {again}", "stopped": f"stopped; {again}"}
-        state = f"[yellow]{said[_activity(record, locked)]}[/yellow]"
+        states = {"locked": "running", "recent": f"running, or just stopped; {again}", "stopped": f"stopped; {again}"}
+        state = f"[yellow]{states[_activity(record, locked)]}[/yellow]"
         if record.failure is not None:
             state = f"[red]failed: {escape(record.failure)}[/red]"
     return escape(info.label), str(info.seed), rounds, accuracy, state
@@ -250,9 +249,11 @@ def _activity(record: RunRecord, locked: set[int]) -> Activity:
 
 
 def print_run(record: RunRecord, console: Console | None = None) -> None:
-    """Print a run: what it was, how accuracy went, which layers were filled."""
+    """Print a run: its settings, accuracy and deadlines, and the contributors per layer."""
     console = console or Console(highlight=False)
     info = record.info
+    if any(row.round > 0 and len(row.contributors) != len(info.layers) for row in record.rounds):
+        raise ConfigError(f"{record.folder}: rounds.jsonl and run.json have different numbers of layers")
     label, seed, rounds, accuracy, state = _line(record, locked_inodes())
     console.print(f"[bold]{label}[/bold], seed {seed}, {info.devices} devices, {len(info.layers)} layers: {state}")
     accuracy = accuracy or "not evaluated"
@@ -266,9 +267,7 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
         return
     console.print(f"deadlines [blue]{sparkline(np.array([row.deadline for row in rows]), 60)}[/blue]")
     contributors = np.array([row.contributors for row in rows])
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("layer", "contributors a round", "rounds without any"):
-        table.add_column(title, justify="left" if title == "layer" else "right")
+    table = _table("contributors a round", "rounds without any", first="layer")
     for name, column in zip(info.layers, contributors.T, strict=True):
         table.add_row(escape(name), f"{column.mean():.1f}", f"{(column == 0).mean():.0%}")
     _print_whole(table, console)
@@ -277,11 +276,9 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
 def print_what_if(rows: Sequence[WhatIfRow], key: str, console: Console | None = None) -> None:
     """Print a line per row, then how many rows have no plan and why the first of them has none."""
     console = console or Console(highlight=False)
-    table = Table(box=None, header_style="bold", pad_edge=False)
     name = {"without": "devices\nleft out", "budget": "budget,\nseconds"}.get(key, f"\n{key}")
     columns = (name, "excess,\nplan", "excess,\nuniform", "bound,\nplan", "mean\ndepth", "first layer\nempty")
-    for title in (*columns, "devices\nserved"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = _table(*columns, "devices\nserved", no_wrap=True)
     for r in rows:
         numbers = [*5 * ["–"], "[red]no plan[/red]"]
         if r.infeasible is None:

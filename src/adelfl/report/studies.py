@@ -1,19 +1,51 @@
-"""Picture of the inferred regime: baselines against depth, and the misfit to the paper's numbers."""
+"""Figures of a study: final accuracies side by side, and the regime that fits the paper's baselines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from adelfl.report.style import BLACK, GREY, RC, STRATEGY_COLOURS, figure
+from adelfl.report.style import BLACK, BLUE, GREY, RC, STRATEGY_COLOURS, figure
 
 Floats = NDArray[np.float64]
 Curves = Mapping[str, tuple[Floats, Floats]]
+Dot = tuple[str, float, float]
+"""Name, mean in percent, standard error."""
+
+_TITLE_WIDTH = 42  # characters that fit above a panel
+
+
+def draw_dots(panels: Sequence[tuple[str, Sequence[Dot]]], title: str, columns: int = 2) -> Figure:
+    """Draw panels of (title, rows); the best of each is filled, the last row is the ceiling."""
+    columns = min(columns, len(panels))
+    lines = -(-len(panels) // columns)
+    with matplotlib.rc_context(RC):
+        fig = figure(2.2 + 3.4 * columns, 0.7 + 2.7 * lines)
+        axes = fig.subplots(lines, columns, squeeze=False, sharey=True).ravel()
+        for ax, (name, rows) in zip(axes, panels, strict=False):
+            *others, (_, ceiling, _) = rows
+            best = max(mean for _, mean, _ in others)
+            for y, (_, mean, error) in enumerate(others):
+                fill = BLUE if mean == best else "white"
+                ax.errorbar(mean, y, xerr=error, fmt="o", color=BLUE, markerfacecolor=fill, capsize=2)
+            ax.axvline(ceiling, color=GREY, linestyle="--", linewidth=1.3)
+            ax.set_yticks(range(len(others)), [label for label, _, _ in others])
+            ax.set(title=textwrap.fill(name, _TITLE_WIDTH))
+            ax.xaxis.set_major_locator(MaxNLocator(5))
+            ax.xaxis.set_major_formatter(PercentFormatter(decimals=0))
+        for ax in axes[len(panels) :]:
+            ax.set_axis_off()
+        axes[0].invert_yaxis()
+        for ax in axes[-columns:]:
+            ax.set_xlabel("final test accuracy ± standard error (dashed: oracle)")
+        fig.suptitle(title, fontsize=10.5, x=0.01, ha="left")
+    return fig
 
 
 def draw_regime(depth: Floats, misfit: Floats, curves: Curves, points: Curves, *, stated: float, title: str) -> Figure:
