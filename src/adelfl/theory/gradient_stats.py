@@ -128,8 +128,11 @@ class GradientStats:
 
     def completed(self, guess: GradientStats) -> GradientStats:
         """Return a copy with a guess in place of unknown values; the curvature may stay unknown."""
-        filled = self._map(lambda known, guessed: np.where(np.isfinite(known), known, guessed), guess)
-        return replace(filled, curvature=self.curvature)
+
+        def fill(known: Floats, guessed: Floats) -> Floats:
+            return np.where(np.isfinite(known), known, guessed)
+
+        return replace(self._map(fill, guess), curvature=self.curvature)
 
     def rounded(self) -> GradientStats:
         """Return a copy rounded to three digits, which is the same for all engines."""
