@@ -1,4 +1,4 @@
-"""A plan as a picture."""
+"""Figure of a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from adelfl.planner import Solution
 from adelfl.report.style import BLUE, GREY, ORANGE, RC, SERIES, figure
 
-_SHOWN_GROUPS = 400  # a picture of more devices looks the same
+_SHOWN_GROUPS = 400  # more devices do not change the figure
 
 
 def draw_plan(solution: Solution) -> Figure:

@@ -17,7 +17,7 @@ from rich.table import Table
 from adelfl.activity import Activity, activity, locked_inodes, patience_for
 from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError
-from adelfl.fitting import Law
+from adelfl.fitting import FittedLaw
 from adelfl.planner import Solution, WhatIfRow
 from adelfl.record import RunRecord
 from adelfl.report.comparison import Contender, standard_error
@@ -176,7 +176,7 @@ def print_profile(
     forward: np.ndarray,
     backward: np.ndarray,
     names: Sequence[str],
-    laws: Sequence[Law],
+    laws: Sequence[FittedLaw],
     variation: float,
     console: Console | None = None,
 ) -> None:
