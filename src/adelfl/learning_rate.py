@@ -39,15 +39,7 @@ def as_learning_rate(value: LearningRate | float) -> LearningRate:
 
 @dataclass(frozen=True)
 class InverseDecay:
-    """η_t = initial / (1 + t / time_scale); time_scale = 1 is the paper's η_0 / (1 + t).
-
-    Parameters
-    ----------
-    initial : float
-        η_0.
-    time_scale : float
-        τ, in rounds: how long the rate stays near η_0.
-    """
+    """η_t = initial / (1 + t / time_scale), with the time scale in rounds; 1 is the paper's η_0 / (1 + t)."""
 
     initial: float
     time_scale: float = 1.0

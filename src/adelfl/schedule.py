@@ -218,9 +218,7 @@ class Schedule:
             "cohort": self.cohort,
             "local_iterations": self.local_iterations,
             "fleet": {
-                "compute": self.fleet.compute.tolist(),
-                "upload": self.fleet.upload.tolist(),
-                "count": self.fleet.count.tolist(),
+                **{key: getattr(self.fleet, key).tolist() for key in ("compute", "upload", "count")},
                 "names": list(self.fleet.names),
                 **({} if self.fleet.samples is None else {"samples": _finite_or_none(self.fleet.samples)}),
             },

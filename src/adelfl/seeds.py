@@ -11,22 +11,10 @@ _WORD = 1 << 32
 
 
 def rng_for(seed: int, *path: str | int) -> np.random.Generator:
-    """Build the generator of one named draw.
+    """Return the generator of one named draw, such as ``rng_for(seed, "latency", t, u)``.
 
-    A draw depends on the seed and its name only, never on earlier draws, so that strategies with the same seed share
-    their random numbers.
-
-    Parameters
-    ----------
-    seed : int
-        The run's seed, non-negative.
-    *path : str or int
-        The draw's name, for example ``"latency", t, u``. Integers are non-negative.
-
-    Returns
-    -------
-    numpy.random.Generator
-        A generator whose state depends on the arguments only.
+    A draw depends on the seed and its name (words and non-negative integers) only, never on earlier draws, so that
+    strategies with the same seed share their random numbers.
     """
     words = [seed]
     for part in path:

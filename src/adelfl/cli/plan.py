@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,20 +20,6 @@ if TYPE_CHECKING:
     from adelfl.planner import Problem, Solution
 
 MAX_JSON_BATCHES = 20_000_000
-
-
-class PlanObjective(StrEnum):
-    """Objectives of a plan."""
-
-    tight = "tight"
-    paper = "paper"
-
-
-class PlanMethod(StrEnum):
-    """Solvers of the planner."""
-
-    exact = "exact"
-    trust_region = "trust-region"
 
 
 def plan(
@@ -49,11 +34,12 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this file (.png, .pdf, .svg).")] = None,
     method: Annotated[
-        PlanMethod, typer.Option(help="Solver of the paper's objective: exact, or its general one.")
-    ] = PlanMethod.exact,
+        str,
+        typer.Option(metavar="exact|trust-region", help="Solver of the paper's objective: exact, or its general one."),
+    ] = "exact",
     objective: Annotated[
-        PlanObjective, typer.Option(help="The noise of the rounds itself, or the paper's bound on it.")
-    ] = PlanObjective.tight,
+        str, typer.Option(metavar="tight|paper", help="The noise of the rounds itself, or the paper's bound on it.")
+    ] = "tight",
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a device would have to sit out.")] = False,
     show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
     sweep: Annotated[
@@ -73,7 +59,7 @@ def plan(
     problem = load_problem(file, fleet)
 
     def solved(changed: Problem) -> Solution:
-        solution = solve(changed, method=method.value, strict=strict, objective=objective.value)
+        solution = solve(changed, method=method, strict=strict, objective=objective)  # type: ignore[arg-type]
         for sentence in solution.warnings:
             if sentence not in warned:
                 typer.echo(f"warning: {sentence}", err=True)

@@ -38,16 +38,8 @@ class _Idle:
 def refuse_idle(config: RunFile, changed: Sequence[str], excused: set[str], where: str) -> None:
     """Raise ConfigError for a key that has no effect, unless a later change made it so.
 
-    Parameters
-    ----------
-    config : RunFile
-        The configuration, with the changes applied.
-    changed : sequence of str
-        Changed keys such as "fleet.kind", in order.
-    excused : set of str
-        Keys that are meant for many configurations and need not have an effect in this one.
-    where : str
-        Start of the error message.
+    ``changed`` has the changed keys in order, ``excused`` keys that need not have an effect, ``where`` the start of the
+    error message.
     """
     position = {key: number for number, key in enumerate(changed)}
     for idle in _idle(config):

@@ -201,10 +201,8 @@ def load_dataset(
 
     Raises
     ------
-    ConfigError
-        The data set is unknown, or its files are absent, unreadable or those of another data set.
-    MissingExtraError
-        A package of the extra ``data`` is needed and not installed.
+    ConfigError, MissingExtraError
+        The data set is unknown, its files are absent or unreadable, or the extra ``data`` is not installed.
     """
     if name == "digits":
         return _load_digits()

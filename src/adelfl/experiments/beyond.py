@@ -149,15 +149,9 @@ _CNN_STUDY = _study(
 _CIFAR_STUDY = _study(
     "beyond-cifar",
     "CIFAR-10, CNN",
-    tuple(
-        [
-            "data.name=cifar10",
-            "model.name=cnn",
-            "training.rounds=200",
-            "training.evaluations=12",
-            "data.test_samples=2000",
-            "training.batch=8",
-        ]
+    (
+        *("data.name=cifar10", "model.name=cnn", "training.rounds=200"),
+        *("training.evaluations=12", "data.test_samples=2000", "training.batch=8"),
     ),
     _cells((0.15,), ("iid",), ("inverse",), 200),
     tuning=("data.validation=0.1", "training.evaluations=10", "data.test_samples=1000"),

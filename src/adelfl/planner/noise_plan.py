@@ -193,20 +193,14 @@ def solve(
 
     Parameters
     ----------
-    population : Population
-        Devices that take part.
-    eta : ndarray, shape (R,)
-        Learning rates.
-    budget : float
-        Seconds.
+    population, eta, budget
+        Devices that take part, learning rates (shape (R,)), and seconds.
     rho_c, Delta1 : float
         Constants of Theorem 1.
     batch_scale : {"per-round", "one"}
         m_t, or one m.
     uniform : bool
         Whether all deadlines are equal, and only m is chosen.
-    effort : Effort
-        Resolution.
 
     Raises
     ------

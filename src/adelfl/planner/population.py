@@ -87,11 +87,8 @@ class Population:
     def sending_within(self, seconds: float) -> Population:
         """Return the devices whose upload fits into the deadline."""
         fits = self.B < seconds
-        if fits.all():
-            return self
-        samples = None if self.samples is None else self.samples[fits]
-        P, B, count, chance = (v[fits] for v in (self.P, self.B, self.count, self.chance))
-        return replace(self, P=P, B=B, count=count, chance=chance, samples=samples)
+        kept = {key: getattr(self, key)[fits] for key in ("P", "B", "count", "chance")}
+        return replace(self, **kept, samples=None if self.samples is None else self.samples[fits])
 
     def condensed(self, groups: int) -> Population:
         """Return an approximation with fewer groups, similar in speed and upload, with the mean of 1/P and of B."""

@@ -82,18 +82,10 @@ class Constants:
 
     @classmethod
     def from_pairs(cls, differences: ArrayLike, sizes: ArrayLike, samples: int) -> Constants:
-        """Estimate σ² and G² of each layer from pairs of gradients that differ in their batches only.
+        """Estimate σ² and G² of each layer from pairs of gradients that differ in their batches of n samples only.
 
-        Two gradients of n samples each have E‖g − g′‖² = 2σ²/n, so σ² = n/2 ‖g − g′‖²; G²_l is ‖(g_l + g′_l)/2‖².
-
-        Parameters
-        ----------
-        differences : array_like, shape (pairs,)
-            ‖g − g′‖².
-        sizes : array_like, shape (pairs, L)
-            ‖(g_l + g′_l)/2‖² of each layer.
-        samples : int
-            n.
+        ``differences`` are ‖g − g′‖², shape (pairs,), whose mean is 2σ²/n; ``sizes`` are G²_l = ‖(g_l + g′_l)/2‖²,
+        shape (pairs, L); ``samples`` is n.
         """
         tiny = float(np.finfo(np.float32).tiny)
         sigma2 = samples / 2.0 * float(np.mean(np.asarray(differences, dtype=np.float64)))

@@ -25,20 +25,9 @@ def draw_profile(
 ) -> Figure:
     """Draw measured and modelled layer times.
 
-    Parameters
-    ----------
-    batch_sizes : sequence of int
-        Samples per step.
-    backward : ndarray, shape (batch sizes, repeats, L)
-        Seconds of each layer.
-    names : sequence of str
-        Names of the layers, input side first.
-    line : tuple of float
-        Seconds per layer and step, and per sample and layer.
-    per_sample : ndarray
-        Seconds per sample of every layer and step.
-    laws : sequence of FittedLaw
-        Fitted laws, the best one first.
+    ``backward`` has the seconds of each layer, shape (batch sizes, repeats, L), input side first; ``line`` the seconds
+    per layer and step, and per sample and layer; ``per_sample`` the seconds per sample of every layer and step;
+    ``laws`` the fitted laws, the best one first.
     """
     sizes = np.asarray(batch_sizes, dtype=np.float64)
     with matplotlib.rc_context(RC):

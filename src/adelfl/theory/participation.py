@@ -29,24 +29,11 @@ _CHUNK = 1 << 21  # elements of λ × L that are worked on at once
 
 
 def survival(L: int, x: ArrayLike) -> tuple[Floats, Floats]:
-    """Return log Q(s, x) and the hazard q(s, x) / Q(s, x) for s = 1..L.
+    """Return log Q(s, x) and the hazard −d log Q / dx = q(s, x) / Q(s, x) for s = 1..L, shape x.shape + (L,).
 
-    Parameters
-    ----------
-    L : int
-        Largest s.
-    x : array_like
-        Rates; negative ones count as 0.
-
-    Returns
-    -------
-    log_Q, hazard : ndarray, shape x.shape + (L,)
-        Index s − 1 on the last axis. hazard = −d log Q / dx.
-
-    Notes
-    -----
-    Two recursions with positive terms, which neither cancel nor overflow: ρ_{s+1} = 1 + ρ_s s / x for ρ = Q / q, and
-    P(s) = P(s+1) + e^{−x} x^s / s! for P = 1 − Q. Near Q = 1 the logarithm is taken of 1 − P, elsewhere of q ρ.
+    Negative rates x count as 0. Two recursions with positive terms, which neither cancel nor overflow, give
+    ρ_{s+1} = 1 + ρ_s s / x for ρ = Q / q, and P(s) = P(s+1) + e^{−x} x^s / s! for P = 1 − Q. Near Q = 1 the logarithm is
+    taken of 1 − P, elsewhere of q ρ.
     """
     x = np.clip(np.asarray(x, dtype=np.float64), _TINY, _HUGE)
     order, log_factorial = _orders(L)
@@ -82,18 +69,8 @@ def delivery(L: int, rate: ArrayLike) -> Floats:
 def log_p_empty(L: int, rate: ArrayLike, count: ArrayLike = 1) -> Floats:
     """Return log p^l = Σ_u log Q(L+1−l, λ_u), the exact log-probability that no device delivers layer l.
 
-    Parameters
-    ----------
-    L : int
-        Number of layers.
-    rate : array_like, shape (..., U)
-        λ_u of each device (or group of equal devices); 0 for one that sits the round out.
-    count : array_like, shape (U,) or scalar
-        Devices in each group.
-
-    Returns
-    -------
-    ndarray, shape (..., L)
+    ``rate`` has the λ_u of each group of ``count`` equal devices, shape (..., U), 0 for one that sits the round out.
+    The result has shape (..., L).
     """
     rate = np.atleast_1d(np.asarray(rate, dtype=np.float64))
     count = np.broadcast_to(np.asarray(count, dtype=np.float64), rate.shape[-1:])

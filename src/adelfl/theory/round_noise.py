@@ -36,15 +36,7 @@ _LEAST_SHARE = 1e-4  # of a round's expected weight; the integral neglects devic
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Moments of the weights A_u at c = 1; the last axis counts layers, the one before it devices or groups.
-
-    Attributes
-    ----------
-    alpha, beta : ndarray, shape (..., U, L)
-        E[A_u] and E[A_u²].
-    filled : ndarray, shape (..., L)
-        q = P(D ≠ ∅).
-    """
+    """α = E[A_u] and β = E[A_u²] at c = 1, shape (..., U, L), and q = P(D ≠ ∅), shape (..., L)."""
 
     alpha: Floats
     beta: Floats
@@ -54,12 +46,8 @@ class Moments:
 def _nodes(scale: Floats, smallest: Floats, number: int = _NODES) -> tuple[Floats, Floats]:
     """Return points t and weights dt of ∫_0^∞ … dt by double exponential quadrature, on a new first axis.
 
-    Parameters
-    ----------
-    scale : ndarray, shape (..., 1, L)
-        E[X]: the integrand falls off around 1/scale.
-    smallest : ndarray, shape (..., 1, L)
-        Smallest weight of a single device; its own contribution ends around 1/smallest.
+    The integrand falls off around 1/scale, with scale = E[X]; the contribution of the device with the smallest weight
+    ends around 1/smallest. Both have shape (..., 1, L).
     """
     reach = np.max(scale / np.maximum(smallest, _LEAST_SHARE * scale), initial=1.0)
     x, step = np.linspace(_LEFT, np.log(60.0 * max(1.0, reach)), number, retstep=True)
@@ -105,24 +93,16 @@ def moments(pi: ArrayLike, v: ArrayLike = 1.0, count: ArrayLike = 1, nodes: int 
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """E‖merged step − FedAvg's step‖² / η² of one round, by cause; each of shape (..., L).
-
-    Attributes
-    ----------
-    batch : ndarray
-        Variance of the batches, σ² Σ β/S.
-    data : ndarray
-        Differences between the devices' data, ζ² (Σ β − q/U).
-    empty : ndarray
-        Rounds without any delivery, ((cq − 1)² + c² pq) ‖ḡ‖².
-    bias : ndarray
-        The part of ``data`` that is the same in every round, ζ² (Σ α² − q²/U).
-    """
+    """E‖merged step − FedAvg's step‖² / η² of one round, by cause; each of shape (..., L)."""
 
     batch: Floats
+    """Variance of the batches, σ² Σ β/S."""
     data: Floats
+    """Differences between the devices' data, ζ² (Σ β − q/U)."""
     empty: Floats
+    """Rounds without any delivery, ((cq − 1)² + c² pq) ‖ḡ‖²."""
     bias: Floats
+    """The part of ``data`` that is the same in every round, ζ² (Σ α² − q²/U)."""
 
     def total(self, memory: float = 1.0) -> Floats:
         """Sum over the layers; the bias counts ``memory`` times."""
@@ -202,18 +182,7 @@ def correction(
     ‖ḡ‖² / (η ρ (‖ḡ‖² + N)). For short steps (small η ρ) it exceeds 1/(1 − p), the full correction; for a large N it is
     below 1, no correction.
 
-    Parameters
-    ----------
-    p_empty : array_like, shape (L,)
-        Probability that no device delivers the layer.
-    noise : array_like, shape (L,)
-        N_l.
-    spread : GradientStats
-        Gradient statistics per layer.
-    eta : float
-        Learning rate.
-    most : float, optional
-        Largest factor; by default 1/(1 − p) is the only limit.
+    ``p_empty`` is p and ``noise`` is N of each layer; ``most`` limits the factor further.
     """
     q = 1.0 - np.asarray(p_empty, dtype=np.float64)
     full = 1.0 / np.where(q > 0, q, 1.0)
