@@ -72,8 +72,8 @@ def profile(
         from adelfl.report.profile import draw_profile
         from adelfl.report.style import save
 
-        figures = (measured.batch_sizes, measured.backward, measured.layers, measured.line, measured.per_sample, laws)
-        save(draw_profile(*figures), plot)
+        m = measured
+        save(draw_profile(m.batch_sizes, m.backward, m.layers, m.line, m.per_sample, laws), plot)
     if out is not None:
         _append(out, entry, _problem(settings, len(measured.layers), entry))
     if as_json:
@@ -124,11 +124,9 @@ def _problem(settings: Any, layers: int, entry: dict[str, Any]) -> str:  # noqa:
 
     t = settings.training
     budget = budget_for(t, Fleet.of([entry["compute"]], [entry["upload"]]), layers)
-    why = (
-        "as configured"
-        if t.depth is None
-        else f"{entry['name']} finishes {t.depth:.0%} of its layers at batch {t.batch}"
-    )
+    why = "as configured"
+    if t.depth is not None:
+        why = f"{entry['name']} finishes {t.depth:.0%} of its layers at batch {t.batch}"
     return (
         "# Written by adelfl profile. Set rounds and budget to yours.\n"
         f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}  # seconds: {_in_a_line(why)}\n"
@@ -178,7 +176,5 @@ def _as_json(measured: Profile, laws: list[FittedLaw], entry: dict[str, Any]) ->
         "forward": measured.forward.tolist(),
         "backward": measured.backward.tolist(),
         "variation": measured.variation,
-        "laws": [
-            {"name": law.name, "parameters": law.parameters, "aic": law.aic, "distance": law.distance} for law in laws
-        ],
+        "laws": [{key: getattr(law, key) for key in ("name", "parameters", "aic", "distance")} for law in laws],
     }

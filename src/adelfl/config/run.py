@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from adelfl.config.idle import refuse_idle
+from adelfl.config.idle import FLEET_KEYS, refuse_idle
 from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
@@ -104,18 +104,16 @@ class FleetSection(Section):
             return listed_fleet(listed)
         if self.file is not None:
             return read_fleet(Path(self.file))
-        n, seeded = self.devices, {"upload": self.upload, "seed": seed}
-        if self.kind == "uniform":
-            if self.high <= self.low:
-                raise ConfigError(f"fleet.high: must exceed fleet.low = {self.low:g}, not {self.high:g}")
-            return Fleet.uniform(n, low=self.low, high=self.high, **seeded)  # type: ignore[arg-type]
-        if self.kind == "two-class":
-            share = self.slow_share
-            return Fleet.two_class(n, fast=self.compute, slow=self.slow, slow_share=share, **seeded)  # type: ignore[arg-type]
         if self.kind == "phones":
-            return Fleet.phones(n, compute=self.compute, update_megabytes=update_megabytes, seed=seed)
-        spread = {"sigma": self.sigma, "upload_sigma": self.upload_sigma}
-        return Fleet.lognormal(n, compute=self.compute, **spread, **seeded)  # type: ignore[arg-type]
+            return Fleet.phones(self.devices, compute=self.compute, update_megabytes=update_megabytes, seed=seed)
+        if self.kind == "uniform" and self.high <= self.low:
+            raise ConfigError(f"fleet.high: must exceed fleet.low = {self.low:g}, not {self.high:g}")
+        chosen: dict[str, Any] = {key: getattr(self, key) for key in FLEET_KEYS[self.kind]}
+        if self.kind == "uniform":
+            return Fleet.uniform(self.devices, **chosen, seed=seed)
+        if self.kind == "two-class":
+            return Fleet.two_class(self.devices, fast=chosen.pop("compute"), **chosen, seed=seed)
+        return Fleet.lognormal(self.devices, **chosen, seed=seed)
 
 
 class LatencySection(Section):

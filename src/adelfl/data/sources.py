@@ -82,13 +82,8 @@ def find(source: Source, folder: Path) -> Files | None:
 def _places(source: Source, folder: Path) -> Iterator[Path]:
     owner, short = source.repo.split("/")
     snapshots = folder / f"datasets--{owner}--{short}" / "snapshots"
-    for base in (
-        folder / source.name,
-        folder / owner / short,
-        folder / f"{owner}--{short}",
-        *sorted(snapshots.glob("*")),
-        folder,
-    ):
+    bases = (folder / source.name, folder / owner / short, folder / f"{owner}--{short}")
+    for base in (*bases, *sorted(snapshots.glob("*")), folder):
         for config in ("", source.name, "plain_text", "data", "default"):
             yield base / config
 

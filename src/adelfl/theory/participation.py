@@ -32,8 +32,8 @@ def survival(L: int, x: ArrayLike) -> tuple[Floats, Floats]:
     """Return log Q(s, x) and the hazard −d log Q / dx = q(s, x) / Q(s, x) for s = 1..L, shape x.shape + (L,).
 
     Negative rates x count as 0. Two recursions with positive terms, which neither cancel nor overflow, give
-    ρ_{s+1} = 1 + ρ_s s / x for ρ = Q / q, and P(s) = P(s+1) + e^{−x} x^s / s! for P = 1 − Q. Near Q = 1 the logarithm is
-    taken of 1 − P, elsewhere of q ρ.
+    ρ_{s+1} = 1 + ρ_s s / x for ρ = Q / q, and P(s) = P(s+1) + e^{−x} x^s / s! for P = 1 − Q. Near Q = 1 the logarithm
+    is taken of 1 − P, elsewhere of q ρ.
     """
     x = np.clip(np.asarray(x, dtype=np.float64), _TINY, _HUGE)
     order, log_factorial = _orders(L)
