@@ -21,21 +21,14 @@ LawName = Literal["exponential", "constant", "shifted", "gamma", "lognormal", "s
 
 @dataclass(frozen=True)
 class Law:
-    """A distribution of durations with mean 1.
-
-    Attributes
-    ----------
-    name : str
-        "exponential", "constant", "shifted" (exponential), "gamma", "lognormal", or "samples" (measured durations).
-    spread : float
-        The shift of "shifted", between 0 and 1; the standard deviation of "gamma" and "lognormal".
-    values : tuple of float
-        Durations of "samples" in any unit; they are drawn with replacement.
-    """
+    """A distribution of durations with mean 1."""
 
     name: LawName = "exponential"
+    """"shifted" is a shifted exponential law; "samples" are measured durations."""
     spread: float = 0.5
+    """The shift of "shifted", between 0 and 1; the standard deviation of "gamma" and "lognormal"."""
     values: tuple[float, ...] = ()
+    """Durations of "samples" in any unit; they are drawn with replacement."""
 
     def __post_init__(self) -> None:
         if self.name not in get_args(LawName):
@@ -77,17 +70,11 @@ class Law:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A measured bandwidth, repeated for ever; an upload begins at a random moment of it.
-
-    Attributes
-    ----------
-    seconds, rate : ndarray
-        The bandwidth was ``rate``, in any unit, from each moment to the next; the last one lasts as long as the mean of
-        the others.
-    """
+    """A measured bandwidth, repeated for ever; an upload begins at a random moment of it."""
 
     seconds: Floats
     rate: Floats
+    """Bandwidth in any unit from each moment to the next; the last one lasts as long as the mean of the others."""
 
     def __post_init__(self) -> None:
         rising = self.seconds.ndim == 1 and self.seconds.size >= 2 and bool(np.all(np.diff(self.seconds) > 0))

@@ -18,24 +18,14 @@ LAWS = ("exponential", "shifted exponential", "gamma", "lognormal")
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """A law with its maximum-likelihood parameters.
-
-    Attributes
-    ----------
-    name : str
-        One of :data:`LAWS`.
-    parameters : dict of str to float
-        ``mean``; ``shift`` and ``mean``; ``shape`` and ``mean``; ``median`` and ``sigma``.
-    log_likelihood : float
-        Log likelihood of the measured times.
-    distance : float
-        Kolmogorov–Smirnov distance between measured and fitted distribution.
-    """
+    """A law with its maximum-likelihood parameters."""
 
     name: str
     parameters: dict[str, float]
+    """``mean``; ``shift`` and ``mean``; ``shape`` and ``mean``; ``median`` and ``sigma``."""
     log_likelihood: float
     distance: float
+    """Kolmogorov–Smirnov distance between measured and fitted distribution."""
     _frozen: Any = field(repr=False, compare=False)
 
     @property

@@ -47,28 +47,19 @@ def _numbers(path: str | Path, key: str, words: Sequence[str]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Groups of equal devices. Build one with :meth:`of`, :meth:`lognormal` or another class method.
-
-    Attributes
-    ----------
-    compute : ndarray, shape (groups,)
-        P_u, layers of one sample that a device backpropagates per second.
-    upload : ndarray, shape (groups,)
-        B_u, seconds that a device needs to send its update.
-    count : ndarray of int, shape (groups,)
-        Number of devices in each group.
-    names : tuple of str
-        A name per group, or empty.
-    samples : ndarray or None, shape (groups,)
-        Training samples of each device in the group, which its batches do not exceed; infinite where unknown, None if
-        unknown for all.
-    """
+    """Groups of equal devices. Build one with :meth:`of`, :meth:`lognormal` or another class method."""
 
     compute: Floats
+    """P_u, layers of one sample that a device backpropagates per second, shape (groups,)."""
     upload: Floats
+    """B_u, seconds that a device needs to send its update, shape (groups,)."""
     count: Ints
+    """Number of devices in each group."""
     names: tuple[str, ...] = ()
+    """A name per group, or empty."""
     samples: Floats | None = None
+    """Training samples of each device in the group, which its batches do not exceed; infinite where unknown, None if
+    unknown for all."""
 
     def __post_init__(self) -> None:
         if self.compute.size == 0:

@@ -143,28 +143,19 @@ class Exponential:
 
 @dataclass(frozen=True, eq=False)
 class Latency:
-    """Layers of unequal cost, a forward pass, and other laws than the paper's.
-
-    Attributes
-    ----------
-    law : Law
-        Law of the time of a layer.
-    costs : tuple of float
-        Cost of each layer, input side first, in any unit; empty if all are equal.
-    forward : float
-        Cost of the forward pass, in mean layers.
-    upload : Law or Trace
-        Law of the time of an upload.
-    shares : tuple of float
-        Size of each layer, input side first, in any unit, if the time of an upload depends on the layers sent; empty if
-        it is always B_u.
-    """
+    """Layers of unequal cost, a forward pass, and other laws than the paper's."""
 
     law: Law = field(default_factory=Law)
+    """Law of the time of a layer."""
     costs: tuple[float, ...] = ()
+    """Cost of each layer, input side first, in any unit; empty if all are equal."""
     forward: float = 0.0
+    """Cost of the forward pass, in mean layers."""
     upload: Law | Trace = field(default_factory=lambda: Law("constant"))
+    """Law of the time of an upload."""
     shares: tuple[float, ...] = ()
+    """Size of each layer, input side first, in any unit, if the time of an upload depends on the layers sent; empty if
+    it is always B_u."""
 
     def __post_init__(self) -> None:
         for key in ("costs", "shares"):

@@ -28,38 +28,26 @@ class Schedule:
     """Deadlines for R rounds and a batch rule: B3 with scale m, or one fixed size for all devices.
 
     Batch sizes do not exceed ``fleet.samples``.
-
-    Attributes
-    ----------
-    fleet : Fleet
-        All devices, including those that sit out.
-    layers : int
-        L.
-    deadlines : ndarray, shape (R,)
-        T_t, seconds per round.
-    m : float, ndarray of shape (R,), or None
-        Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋): one for all rounds, or one per round.
-    batch : int or None
-        Fixed batch size; exactly one of m and batch is given.
-    sits_out : ndarray of bool, shape (groups,)
-        Groups that the plan leaves out of every round.
-    cohort : int or None
-        Devices drawn in each round from the whole fleet; None for all.
-    local_iterations : int
-        E: each device takes E steps a round, so P_u counts as P_u / E.
-    latency : LatencyModel
-        Law of layer and upload times, for probabilities and depths.
     """
 
     fleet: Fleet
+    """All devices, including those that sit out."""
     layers: int
+    """L."""
     deadlines: Floats
+    """T_t, seconds, shape (R,)."""
     m: float | Floats | None = None
+    """Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋): one for all rounds, or one per round."""
     batch: int | None = None
+    """Fixed batch size; exactly one of m and batch is given."""
     sits_out: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """Groups that the plan leaves out of every round, shape (groups,)."""
     cohort: int | None = None
+    """Devices drawn in each round from the whole fleet; None for all."""
     local_iterations: int = 1
+    """E: each device takes E steps a round, so P_u counts as P_u / E."""
     latency: LatencyModel = field(default_factory=Exponential)
+    """Law of layer and upload times, for probabilities and depths."""
 
     def __post_init__(self) -> None:
         if (self.m is None) == (self.batch is None):

@@ -34,29 +34,18 @@ DATASETS = ("digits", *_SOURCES)
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples and labels. Build one with :func:`load_dataset`, :meth:`from_arrays` or :meth:`from_torch`.
-
-    Attributes
-    ----------
-    name : str
-        Name in reports.
-    x_train, x_test : ndarray of float32, shape (N, ...)
-        Samples; images are channels first.
-    y_train, y_test : ndarray of int64, shape (N,)
-        Labels, 0 to ``classes`` − 1.
-    classes : int
-        Number of labels, at least 2.
-    class_names : tuple of str
-        Name of each label, or empty.
-    """
+    """Samples and labels. Build one with :func:`load_dataset`, :meth:`from_arrays` or :meth:`from_torch`."""
 
     name: str
     x_train: Floats32 = field(repr=False)
+    """Training samples, float32, shape (N, ...); images are channels first."""
     y_train: Ints = field(repr=False)
+    """Training labels, int64, shape (N,), 0 to ``classes`` − 1."""
     x_test: Floats32 = field(repr=False)
     y_test: Ints = field(repr=False)
     classes: int
     class_names: tuple[str, ...] = ()
+    """Name of each label, or empty."""
 
     def __post_init__(self) -> None:
         if self.classes < 2:

@@ -29,20 +29,14 @@ class Partition:
     """Sequence with the positions of each device's samples in the training set.
 
     Build one with :func:`iid`, :func:`dirichlet` or :meth:`of`.
-
-    Attributes
-    ----------
-    indices : ndarray of int64, shape (total,)
-        Positions in the training set, device after device.
-    offsets : ndarray of int64, shape (devices + 1,)
-        Device u holds ``indices[offsets[u]:offsets[u + 1]]``.
-    samples : int
-        Size of the training set.
     """
 
     indices: Ints
+    """Positions in the training set, device after device."""
     offsets: Ints
+    """Device u holds ``indices[offsets[u]:offsets[u + 1]]``."""
     samples: int
+    """Size of the training set."""
 
     def __post_init__(self) -> None:
         for key, array in (("indices", self.indices), ("offsets", self.offsets)):

@@ -20,39 +20,26 @@ Weighting = Literal["precision", "equal"]
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Groups of devices that take part in a round.
-
-    Attributes
-    ----------
-    P, B, count : ndarray, shape (groups,)
-        Speed, upload time and number of devices of each group. The speed is P_u / E: a device counts once it has
-        finished all local iterations, which is exact for one iteration only.
-    chance : ndarray, shape (groups,)
-        Probability that a device takes part in a round: it is drawn into the cohort, and available.
-    layers : int
-        L.
-    spread : GradientStats
-        Gradient statistics per layer.
-    memory : float
-        Rounds over which a lasting bias adds up.
-    latency : LatencyModel
-        Law of layer and upload times.
-    weighting : {"precision", "equal"}
-        Weights of the devices that deliver.
-    samples : ndarray, shape (groups,), or None
-        Samples that a device holds, which its batches do not exceed; None for no bound.
-    """
+    """Groups of devices that take part in a round."""
 
     P: Floats
+    """P_u / E, shape (groups,): a device counts once it has finished all local iterations, which is exact for E = 1
+    only."""
     B: Floats
+    """B_u, shape (groups,)."""
     count: Floats
+    """Devices in each group."""
     chance: Floats
+    """Probability that a device takes part in a round: it is drawn into the cohort, and available."""
     layers: int
     spread: GradientStats
     memory: float = 1.0
+    """Rounds over which a lasting bias adds up."""
     latency: LatencyModel = field(default_factory=Exponential)
     weighting: Weighting = "precision"
+    """Weights of the devices that deliver."""
     samples: Floats | None = None
+    """Samples that a device holds, which its batches do not exceed; None for no bound."""
 
     @classmethod
     def of(cls, problem: Problem, weighting: Weighting = "precision") -> Population:

@@ -30,31 +30,22 @@ MAX_BATCH, MAX_LOCAL_ITERATIONS = 1_000_000_000, 100_000
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants of the losses in Theorem 1 (A1–A3); a plan depends on σ²/G², ρ_c and the learning rate only.
-
-    Attributes
-    ----------
-    sigma2 : float or tuple of float
-        σ_u², variance of the gradient of one sample: one number, or one per device group.
-    G2 : float or tuple of float
-        G², bound on the expected squared norm of a stochastic gradient: one number as in the paper, or one per layer.
-    rho_c, rho_s : float
-        Strong convexity and smoothness.
-    Gamma : float
-        Heterogeneity gap.
-    Delta1 : float
-        E‖w_1 − w_opt‖².
-    spread : GradientStats or None
-        Gradient statistics per layer for the tight objective; by default guessed from the other constants.
-    """
+    """Constants of the losses in Theorem 1 (A1–A3); a plan depends on σ²/G², ρ_c and the learning rate only."""
 
     sigma2: float | tuple[float, ...] = 20.0
+    """σ_u², variance of the gradient of one sample: one number, or one per device group."""
     G2: float | tuple[float, ...] = 1.5
+    """G², bound on the expected squared norm of a stochastic gradient: one number as in the paper, or one per layer."""
     rho_c: float = 0.1
+    """Strong convexity."""
     rho_s: float = 1.0
+    """Smoothness."""
     Gamma: float = 0.0
+    """Heterogeneity gap."""
     Delta1: float = 1.0
+    """E‖w_1 − w_opt‖²."""
     spread: GradientStats | None = field(default=None, compare=False)
+    """Gradient statistics per layer for the tight objective; by default guessed from the other constants."""
 
     def __post_init__(self) -> None:
         for key in ("sigma2", "G2", "rho_s"):
@@ -105,46 +96,30 @@ def _require_count(key: str, value: object, lowest: int, highest: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Training within a time budget on a fleet of devices, as known to a planner or a strategy.
-
-    Attributes
-    ----------
-    fleet : Fleet
-        Groups of devices; device numbers count through the groups.
-    layers : int
-        L.
-    rounds : int
-        R.
-    budget : float
-        T_max, seconds.
-    learning_rate : LearningRate or float
-        η_t; a plain number is a constant rate.
-    constants : Constants
-        Constants of the losses.
-    cohort : int or None
-        Devices drawn at random in each round; None for all of them.
-    local_iterations : int
-        E; the planner uses P_u / E.
-    batch : int
-        Fixed batch size S of the baselines; a plan does not depend on it.
-    latency : LatencyModel
-        Law of layer and upload times; the paper's objective assumes exponential layer times.
-    samples : array_like or None, shape (N,)
-        Training samples of each device, infinite where unknown, which its batches do not exceed; by default
-        ``fleet.samples``.
-    """
+    """Training within a time budget on a fleet of devices, as known to a planner or a strategy."""
 
     fleet: Fleet
+    """Groups of devices; device numbers count through the groups."""
     layers: int
+    """L."""
     rounds: int
+    """R."""
     budget: float
+    """T_max, seconds."""
     learning_rate: LearningRate | float = field(default_factory=lambda: InverseDecay(0.1))
+    """η_t; a plain number is a constant rate."""
     constants: Constants = field(default_factory=Constants)
     cohort: int | None = None
+    """Devices drawn at random in each round; None for all of them."""
     local_iterations: int = 1
+    """E; the planner uses P_u / E."""
     batch: int = 16
+    """Fixed batch size S of the baselines; a plan does not depend on it."""
     latency: LatencyModel = field(default_factory=Exponential)
+    """Law of layer and upload times; the paper's objective assumes exponential layer times."""
     samples: ArrayLike | None = None
+    """Training samples of each device, shape (N,), which its batches do not exceed; infinite where unknown. By default
+    ``fleet.samples``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.fleet, Fleet):

@@ -47,54 +47,35 @@ class Alternative:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A plan and its bound.
-
-    Attributes
-    ----------
-    problem : Problem
-        The problem that was solved.
-    schedule : Schedule
-        Deadlines and batch sizes.
-    m : float or ndarray of shape (R,)
-        Batch scale of rule B3, one or one per round.
-    bound : float
-        J, the bound on E‖w_{R+1} − w_opt‖²: Theorem 1's, or the tight one.
-    excess : float
-        The part of the bound that a plan can change; compare plans by this.
-    uniform : Alternative
-        The best uniform schedule.
-    binding : tuple of str
-        "budget": all time is used. "order": some rounds would have longer deadlines than earlier rounds if that were
-        allowed. "coverage": the first layer stays empty with more than 10 % probability in some round, half the limit
-        of Lemma 3. "one sample: …": this device trains with batches of one in some round. "data: …": this device holds
-        fewer samples than the plan has time for in some round.
-    sitting_out : tuple of SittingOut
-        Devices that no plan can serve within the budget.
-    warnings : tuple of str
-        Assumptions of the theory that do not hold, a sentence each.
-    grouping_error : float
-        Largest relative error of the batch term from merging similar devices; 0 if none were merged.
-    method : {"exact", "trust-region"}
-        Solver that made the plan.
-    seconds : float
-        Duration of planning.
-    objective : {"paper", "tight"}
-        Theorem 1's bound, or the noise itself.
-    """
+    """A plan and its bound."""
 
     problem: Problem
     schedule: Schedule
     m: float | NDArray[np.float64]
+    """Batch scale of rule B3, one or one per round."""
     bound: float
+    """J, the bound on E‖w_{R+1} − w_opt‖²: Theorem 1's, or the tight one."""
     excess: float
+    """The part of the bound that a plan can change; compare plans by this."""
     uniform: Alternative
+    """The best uniform schedule."""
     binding: tuple[str, ...]
+    """"budget": all time is used. "order": some rounds would have longer deadlines than earlier rounds if that were
+    allowed. "coverage": the first layer stays empty with more than 10 % probability in some round, half the limit of
+    Lemma 3. "one sample: …": this device trains with batches of one in some round. "data: …": this device holds fewer
+    samples than the plan has time for in some round."""
     sitting_out: tuple[SittingOut, ...]
+    """Devices that no plan can serve within the budget."""
     warnings: tuple[str, ...]
+    """Assumptions of the theory that do not hold, a sentence each."""
     grouping_error: float
+    """Largest relative error of the batch term from merging similar devices; 0 if none were merged."""
     method: Method
+    """Solver that made the plan."""
     seconds: float
+    """Duration of planning."""
     objective: Objective = "paper"
+    """Theorem 1's bound, or the noise itself."""
 
     @cached_property
     def baseline(self) -> Schedule:

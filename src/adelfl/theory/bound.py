@@ -65,26 +65,19 @@ class Slope(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RoundCost:
-    """Cost f_m(T) = b + c of a round: the part of B_t + C_t that a plan can change.
-
-    Attributes
-    ----------
-    L, U : int
-        Layers, and devices in a round (the cohort).
-    P, B : ndarray, shape (groups,)
-        Compute speed and upload time of each group of equal devices.
-    share : ndarray, shape (groups,)
-        σ_u² times the group's share of the fleet.
-    G2 : float or ndarray, shape (L,)
-        G²: one number as in the paper, or one per layer (l = 1..L); Lemma 3 holds for both.
-    """
+    """Cost f_m(T) = b + c of a round: the part of B_t + C_t that a plan can change."""
 
     L: int
     U: int
+    """Devices in a round (the cohort)."""
     P: Floats
+    """Compute speed of each group of equal devices, shape (groups,)."""
     B: Floats
+    """Upload time of each group."""
     share: Floats
+    """σ_u² times the group's share of the fleet."""
     G2: float | Floats
+    """G²: one number as in the paper, or one per layer (l = 1..L); Lemma 3 holds for both."""
 
     @cached_property
     def truncation_scale(self) -> Floats:

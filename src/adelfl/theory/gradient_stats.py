@@ -29,25 +29,17 @@ def curvature_of(inner: ArrayLike) -> float:
 
 @dataclass(frozen=True, eq=False)
 class GradientStats:
-    """Gradient statistics per layer, which together with the fleet determine the noise of a round.
-
-    Attributes
-    ----------
-    sigma2 : ndarray, shape (L,)
-        σ_l², variance of the gradient of one sample within a device.
-    zeta2 : ndarray, shape (L,)
-        ζ_l², spread of the devices' own gradients around their mean.
-    norm2 : ndarray, shape (L,)
-        ‖ḡ_l‖².
-    curvature : ndarray, shape (L,)
-        ρ_l = tr(Σ_l²)/tr(Σ_l) of the covariance Σ_l of one sample's gradient. For a log likelihood it estimates the
-        curvature along the noise, since Σ is close to the Hessian where the model fits.
-    """
+    """Gradient statistics per layer, which together with the fleet determine the noise of a round."""
 
     sigma2: Floats
+    """σ_l², variance of the gradient of one sample within a device."""
     zeta2: Floats
+    """ζ_l², spread of the devices' own gradients around their mean."""
     norm2: Floats
+    """‖ḡ_l‖²."""
     curvature: Floats
+    """ρ_l = tr(Σ_l²)/tr(Σ_l) of the covariance Σ_l of one sample's gradient. For a log likelihood it estimates the
+    curvature along the noise, since Σ is close to the Hessian where the model fits."""
 
     @classmethod
     def from_pairs(
