@@ -14,14 +14,10 @@ class ConfigError(AdelError):
 
 
 class InfeasibleBudgetError(AdelError):
-    """No plan meets the constraints of Problem 2 within the budget.
+    """No plan exists within the budget.
 
-    Attributes
-    ----------
-    binding : str
-        The reason in words.
-    smallest_budget : float or None
-        A budget (seconds) with which the same problem has a plan; None if it is unknown.
+    ``binding`` is the reason in words, and ``smallest_budget`` a budget (seconds) with which the same problem has a
+    plan, or None if it is unknown.
     """
 
     def __init__(self, message: str, *, binding: str, smallest_budget: float | None) -> None:

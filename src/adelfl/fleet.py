@@ -34,15 +34,13 @@ def _vector(name: str, value: ArrayLike, size: int) -> Floats:
 
 
 def _numbers(path: str | Path, key: str, words: Sequence[str]) -> Floats:
-    try:
-        return np.array(words, dtype=np.float64)
-    except ValueError:
-        for line, word in enumerate(words, start=2):
-            try:
-                float(word)
-            except ValueError:
-                raise ConfigError(f"{path}: row {line}, column {key!r}: {word!r} is not a number") from None
-        raise
+    numbers = np.empty(len(words))
+    for i, word in enumerate(words):
+        try:
+            numbers[i] = float(word)
+        except ValueError:
+            raise ConfigError(f"{path}: row {i + 2}, column {key!r}: {word!r} is not a number") from None
+    return numbers
 
 
 @dataclass(frozen=True, eq=False)

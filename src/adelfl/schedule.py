@@ -80,8 +80,8 @@ class Schedule:
         latency: LatencyModel | None = None,
     ) -> Schedule:
         """Return the schedule of the baselines: T_max / R for every round, one batch size for all devices."""
-        deadlines, more = np.full(rounds, budget / rounds), {} if latency is None else {"latency": latency}
-        return cls(fleet, layers, deadlines, batch=batch, local_iterations=local_iterations, cohort=cohort, **more)  # type: ignore[arg-type]
+        chosen = {"cohort": cohort, "local_iterations": local_iterations, "latency": latency or Exponential()}
+        return cls(fleet, layers, np.full(rounds, budget / rounds), batch=batch, **chosen)  # type: ignore[arg-type]
 
     @property
     def rounds(self) -> int:

@@ -127,14 +127,11 @@ def _problem(settings: Any, layers: int, entry: dict[str, Any]) -> str:  # noqa:
     why = "as configured"
     if t.depth is not None:
         why = f"{entry['name']} finishes {t.depth:.0%} of its layers at batch {t.batch}"
+    why = "".join(c if c.isprintable() else " " for c in why)
     return (
         "# Written by adelfl profile. Set rounds and budget to yours.\n"
-        f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}  # seconds: {_in_a_line(why)}\n"
+        f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}  # seconds: {why}\n"
     )
-
-
-def _in_a_line(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _check_out(path: Path, name: str) -> None:

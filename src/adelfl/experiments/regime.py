@@ -64,21 +64,9 @@ def fit_regime(
 ) -> Regime:
     """Find the depth with the smallest misfit between the baselines and the paper's numbers.
 
-    Parameters
-    ----------
-    outcome : Outcome
-        Runs of the baselines and of the oracle in cells that differ in the budget only.
-    paper : mapping of int to mapping of str to float
-        Accuracy in percent by budget and strategy.
-    ceiling : float
-        Assumed accuracy of the paper's oracle in percent.
-    seeds : frozenset of int, optional
-        Seeds to use; all by default.
-
-    Raises
-    ------
-    ConfigError
-        If fewer than three cells have all baselines.
+    ``outcome`` has runs of the baselines and of the oracle in cells that differ in the budget only, at least three of
+    them with all baselines; ``paper`` has the accuracy in percent by budget and strategy; ``ceiling`` is the assumed
+    accuracy of the paper's oracle. All seeds are used by default.
     """
     cells = [c for c in outcome.study.cells if all(_mean(outcome, c, b, "final", seeds) is not None for b in BASELINES)]
     if len(cells) < 3:

@@ -30,7 +30,6 @@ def minimise(
     *,
     start: Optimum | None = None,
     gradients: Gradients = "exact",
-    max_steps: int = 2000,
 ) -> Optimum:
     """Minimise the excess with SciPy's trust-constr over (T_1..T_R, m).
 
@@ -42,8 +41,6 @@ def minimise(
         First point; by default uniform deadlines and the middle of the feasible m.
     gradients : {"exact", "finite-difference"}
         Exact derivatives of the bound, or numerical ones.
-    max_steps : int
-        Iteration limit.
     """
     R = a.size
     mean = budget / R
@@ -85,7 +82,7 @@ def minimise(
             method="trust-constr",
             bounds=Bounds(np.append(np.zeros(R), lowest_m), np.inf, keep_feasible=True),
             constraints=[*constraints, *limit],
-            options={"maxiter": max_steps, "gtol": 1e-10, "xtol": 1e-12},
+            options={"maxiter": 2000, "gtol": 1e-10, "xtol": 1e-12},
         )
     repaired = _repaired(cost, budget, *unpack(np.asarray(result.x, dtype=np.float64)))
     return min((repaired, start), key=lambda o: excess(cost, a, o.T, o.m))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from adelfl.planner import WhatIfRow
 from adelfl.report.style import BLUE, GREEN, GREY, ORANGE, RC, RED, figure
@@ -39,6 +39,8 @@ def draw_what_if(rows: Sequence[WhatIfRow], key: str, devices: int) -> Figure:
         for ax in (left, right):
             if key != "without" and value[-1] >= 10 * value[0]:
                 ax.set_xscale("log")
+            elif key != "budget":
+                ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
             if infeasible.size:
                 bottom = ax.get_xaxis_transform()

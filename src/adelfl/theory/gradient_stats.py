@@ -51,16 +51,8 @@ class GradientStats:
         means of several devices differ by that and by ζ². All estimates are unbiased, so ζ² and ‖ḡ‖² can be negative
         (:meth:`plausible`). Layers that fewer than two devices sent are NaN.
 
-        Parameters
-        ----------
-        devices : array_like
-            Number of devices that sent the layer.
-        one_sample : array_like
-            Σ_u n/2 ‖g_u − g_u′‖².
-        noise : array_like
-            Σ_u 1/(2n).
-        squares, square_of_sum : array_like
-            Σ_u ‖h_u‖² and ‖Σ_u h_u‖².
+        ``devices`` is the number of devices that sent the layer, ``one_sample`` is Σ_u n/2 ‖g_u − g_u′‖², ``noise`` is
+        Σ_u 1/(2n), ``squares`` is Σ_u ‖h_u‖², and ``square_of_sum`` is ‖Σ_u h_u‖².
         """
         n = np.asarray(devices, dtype=np.float64)
         sigma2 = np.maximum(np.asarray(one_sample) / np.where(n >= 2, n, np.nan), _TINY)

@@ -60,16 +60,9 @@ def _nodes(scale: Floats, smallest: Floats, number: int = _NODES) -> tuple[Float
 def moments(pi: ArrayLike, v: ArrayLike = 1.0, count: ArrayLike = 1, nodes: int = _NODES) -> Moments:
     """Return α, β and q of the weighted average over the devices that deliver.
 
-    Parameters
-    ----------
-    pi : array_like, shape (..., U, L)
-        P(u delivers layer l).
-    v : array_like, broadcast to pi
-        Weight of u in the average.
-    count : array_like, shape (U,)
-        Devices in each group.
-    nodes : int
-        Points of the integrals; 64 give ten digits where weights differ by up to a thousand, 24 two to four.
+    ``pi`` is P(u delivers layer l), shape (..., U, L), ``v`` the weight of u, broadcast to pi, and ``count`` the number
+    of devices in each group. The integrals have ten digits with 64 nodes where weights differ by up to a thousand, and
+    two to four digits with 24.
     """
     pi = np.asarray(pi, dtype=np.float64)
     v = np.broadcast_to(np.asarray(v, dtype=np.float64), pi.shape)
@@ -122,16 +115,8 @@ def round_noise(
 ) -> Noise:
     """Return the noise of a round in which u delivers layer l with probability π and takes S_u samples.
 
-    Parameters
-    ----------
-    pi, v, count, nodes
-        As for :func:`moments`.
-    batch : array_like, shape (..., U)
-        S_u.
-    spread : GradientStats
-        Gradient statistics per layer.
-    unbiased : bool
-        Whether c = 1/(1 − p) rather than 1.
+    ``batch`` is S_u, shape (..., U); ``unbiased`` selects c = 1/(1 − p) rather than 1; the other arguments are as for
+    :func:`moments`.
     """
     n = np.broadcast_to(np.asarray(count, dtype=np.float64), np.shape(pi)[-2:-1])
     U = float(n.sum())
