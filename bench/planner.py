@@ -21,8 +21,8 @@ import adelfl
 from adelfl import ConstantRate, Constants, Fleet, InverseDecay, Problem
 from adelfl.clock import monotonic
 from adelfl.planner import exact, trust_region
-from adelfl.planner.admit import needed_deadlines
-from adelfl.planner.grouping import exact_cost, merge_equal
+from adelfl.planner.grouping import merge_equal
+from adelfl.planner.paper import exact_cost, needed_deadlines
 from adelfl.theory import bound
 
 SEED = 1

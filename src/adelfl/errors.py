@@ -1,4 +1,4 @@
-"""What can go wrong, said in one sentence: what was wrong, what is allowed, what to do."""
+"""Errors, each a sentence on what is wrong, what is allowed, and what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 
 class AdelError(Exception):
-    """Base of every error that adelfl raises on purpose; the command line prints it and exits with 2."""
+    """Base class of adelfl's errors; the command line prints the message and exits with 2."""
 
 
 class ConfigError(AdelError):
@@ -14,14 +14,10 @@ class ConfigError(AdelError):
 
 
 class InfeasibleBudgetError(AdelError):
-    """No plan meets the constraints of Problem 2 within the budget.
+    """No plan exists within the budget.
 
-    Attributes
-    ----------
-    binding : str
-        What makes it impossible, in words.
-    smallest_budget : float or None
-        A budget (seconds) with which the same problem has a plan; None if no budget would help.
+    ``binding`` is the reason in words, and ``smallest_budget`` a budget (seconds) with which the same problem has a
+    plan, or None if it is unknown.
     """
 
     def __init__(self, message: str, *, binding: str, smallest_budget: float | None) -> None:
@@ -30,12 +26,12 @@ class InfeasibleBudgetError(AdelError):
         self.smallest_budget = smallest_budget
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let it travel between processes, keyword arguments and all."""
+        """Support pickling with keyword arguments."""
         return partial(type(self), binding=self.binding, smallest_budget=self.smallest_budget), self.args
 
 
 class MissingExtraError(AdelError):
-    """An optional dependency is not installed; the message says which extra brings it."""
+    """An optional dependency is not installed; the message names the extra."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'adelfl[{extra}]'")
@@ -43,5 +39,5 @@ class MissingExtraError(AdelError):
         self.extra = extra
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let it travel between processes."""
+        """Support pickling."""
         return type(self), (self.package, self.extra)

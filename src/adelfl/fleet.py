@@ -1,4 +1,4 @@
-"""The devices that train together: how fast each computes, how long its upload takes, how many are alike."""
+"""Fleets of devices: compute speeds, upload times, and numbers of equal devices."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from adelfl.seeds import rng_for
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_COLUMNS = ("compute", "upload", "count", "samples")
+
 MAX_DEVICES = 100_000_000
-"""A fleet larger than this is taken for a mistake."""
+"""Largest number of devices in a fleet."""
 
 MAX_RATE = 1e30
-"""So is a device that is faster than this, or whose upload takes longer; products of both must stay numbers."""
+"""Largest speed and upload time; products of both stay finite."""
 
 
 def _vector(name: str, value: ArrayLike, size: int) -> Floats:
@@ -32,72 +34,50 @@ def _vector(name: str, value: ArrayLike, size: int) -> Floats:
 
 
 def _numbers(path: str | Path, key: str, words: Sequence[str]) -> Floats:
-    try:
-        return np.array(words, dtype=np.float64)
-    except ValueError:
-        for line, word in enumerate(words, start=2):
-            try:
-                float(word)
-            except ValueError:
-                raise ConfigError(f"{path}: row {line}, column {key!r}: {word!r} is not a number") from None
-        raise
+    numbers = np.empty(len(words))
+    for i, word in enumerate(words):
+        try:
+            numbers[i] = float(word)
+        except ValueError:
+            raise ConfigError(f"{path}: row {i + 2}, column {key!r}: {word!r} is not a number") from None
+    return numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Groups of alike devices. Build one with :meth:`of` or :meth:`lognormal`.
-
-    Attributes
-    ----------
-    compute : ndarray, shape (groups,)
-        P_u: layers of one sample that the device backpropagates per second.
-    upload : ndarray, shape (groups,)
-        B_u: seconds that the device needs to send its update.
-    count : ndarray of int, shape (groups,)
-        How many devices are alike.
-    names : tuple of str
-        A name per group, or empty.
-    samples : ndarray or None, shape (groups,)
-        How many training samples each device of the group holds, infinite where that is not known; batches are no
-        larger. None: not known for any.
-    """
+    """Groups of equal devices. Build one with :meth:`of`, :meth:`lognormal` or another class method."""
 
     compute: Floats
+    """P_u, layers of one sample that a device backpropagates per second, shape (groups,)."""
     upload: Floats
+    """B_u, seconds that a device needs to send its update, shape (groups,)."""
     count: Ints
+    """Number of devices in each group."""
     names: tuple[str, ...] = ()
+    """A name per group, or empty."""
     samples: Floats | None = None
+    """Training samples of each device in the group, which its batches do not exceed; infinite where unknown, None if
+    unknown for all."""
 
     def __post_init__(self) -> None:
         if self.compute.size == 0:
             raise ConfigError("the fleet is empty; give at least two devices")
-        for key, values, right, allowed in (
-            (
-                "compute",
-                self.compute,
-                (1.0 / MAX_RATE <= self.compute) & (self.compute <= MAX_RATE),
-                f"a positive number from {1.0 / MAX_RATE:g} to {MAX_RATE:g}",
-            ),
-            (
-                "upload",
-                self.upload,
-                (self.upload >= 0) & (self.upload <= MAX_RATE),
-                f"zero or a positive number of seconds, at most {MAX_RATE:g}",
-            ),
-            ("count", self.count, self.count >= 1, "at least 1"),
+        for key, low, high, allowed in (
+            ("compute", 1.0 / MAX_RATE, MAX_RATE, f"a positive number from {1.0 / MAX_RATE:g} to {MAX_RATE:g}"),
+            ("upload", 0.0, MAX_RATE, f"zero or a positive number of seconds, at most {MAX_RATE:g}"),
+            ("count", 1, np.inf, "at least 1"),
+            ("samples", 1, np.inf, "a whole number of at least 1"),
         ):
-            self._require(key, values, np.isfinite(values) & right, allowed)
-        if self.samples is not None:
-            right = (self.samples >= 1) & (self.samples == np.floor(self.samples))
-            self._require("samples", self.samples, right, "a whole number of at least 1")
+            values = getattr(self, key)
+            if values is None:
+                continue
+            right = (low <= values) & (values <= high) & ((key != "samples") | (values == np.floor(values)))
+            if not right.all():
+                i = int(np.argmin(right))
+                raise ConfigError(f"{key} of {self.name(i)} must be {allowed}, not {values[i]:g}")
         devices = float(self.count.sum(dtype=np.float64))
         if devices > MAX_DEVICES:
             raise ConfigError(f"count adds up to {devices:,.0f} devices; at most {MAX_DEVICES:,} are supported")
-
-    def _require(self, key: str, values: Floats | Ints, right: NDArray[np.bool_], allowed: str) -> None:
-        if not right.all():
-            i = int(np.argmin(right))
-            raise ConfigError(f"{key} of {self.name(i)} must be {allowed}, not {values[i]:g}")
 
     @classmethod
     def of(
@@ -108,21 +88,7 @@ class Fleet:
         names: Sequence[str] = (),
         samples: ArrayLike | None = None,
     ) -> Fleet:
-        """Build a fleet from numbers or arrays, one entry per group of alike devices.
-
-        Parameters
-        ----------
-        compute : array_like
-            Layers of one sample per second, positive.
-        upload : array_like
-            Seconds, zero or more.
-        count : array_like of int
-            Devices in each group.
-        names : sequence of str
-            A name per group; by default devices are called by their position.
-        samples : array_like, optional
-            Training samples that each device of a group holds; infinite, or None for all, where that is not known.
-        """
+        """Build a fleet from numbers or arrays with one entry per group; the arguments are the class's attributes."""
         size = max((np.size(v) for v in (compute, upload, count, () if samples is None else samples)), default=0)
         if any(np.size(v) == 0 for v in (compute, upload, count)):
             size = 0
@@ -141,14 +107,7 @@ class Fleet:
 
     @classmethod
     def lognormal(
-        cls,
-        size: int,
-        *,
-        compute: float,
-        sigma: float,
-        upload: float = 0.0,
-        upload_sigma: float = 0.0,
-        seed: int,
+        cls, size: int, *, compute: float, sigma: float, upload: float = 0.0, upload_sigma: float = 0.0, seed: int
     ) -> Fleet:
         """Draw devices whose speeds (and uploads) are lognormal with the given medians and log-deviations."""
         rng = rng_for(seed, "fleet")
@@ -165,28 +124,18 @@ class Fleet:
     def two_class(
         cls, size: int, *, fast: float, slow: float, slow_share: float, upload: float = 0.0, seed: int
     ) -> Fleet:
-        """A given share of slow devices among fast ones; which ones are slow is drawn."""
+        """Draw a given share of slow devices among fast ones."""
         speeds = np.full(size, fast)
         speeds[rng_for(seed, "fleet").permutation(size)[: round(slow_share * size)]] = slow
         return cls.of(speeds, upload)
 
     @classmethod
     def phones(cls, size: int, *, compute: float, update_megabytes: float, seed: int) -> Fleet:
-        """Draw phones: speeds as spread out as those of real ones, uplinks around 3 MB/s.
+        """Draw phones with a median speed ``compute``, a realistic spread of speeds, and uplinks around 3 MB/s.
 
         Lognormal speeds with a log-deviation of 1.31, fitted to the public p10/p50/p90 = 9.9/30/281 ms of MobileNet-V2
         inference (AI-Benchmark, 403 phones); lognormal uplinks with median 3.1 MB/s and a log-deviation of 0.70, fitted
         to the means of 19 measured users (FLASH).
-
-        Parameters
-        ----------
-        size : int
-            Number of devices.
-        compute : float
-            Median speed, layers of one sample per second.
-        update_megabytes : float
-            Size of an update.
-        seed : int
         """
         upload = update_megabytes / 3.1
         return cls.lognormal(size, compute=compute, sigma=1.31, upload=upload, upload_sigma=0.70, seed=seed)
@@ -197,12 +146,13 @@ class Fleet:
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
                 header, *rows = [row for row in csv.reader(file) if row] or [[]]
-        except (OSError, UnicodeDecodeError, csv.Error) as trouble:
-            raise ConfigError(f"{path}: cannot be read as a CSV file ({trouble})") from None
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise ConfigError(f"{path}: cannot be read as a CSV file ({error})") from None
         header = [word.strip() for word in header]
-        if unknown := [word for word in header if word not in ("compute", "upload", "count", "name", "samples")]:
-            allowed = "compute, upload, count, name and samples"
-            raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are {allowed}")
+        if unknown := [word for word in header if word not in (*_COLUMNS, "name")]:
+            raise ConfigError(
+                f"{path}: unknown column {unknown[0]!r}; allowed are compute, upload, count, name and samples"
+            )
         if "compute" not in header:
             raise ConfigError(f"{path}: column 'compute' is missing; the first line must name the columns")
         if twice := [word for word in header if header.count(word) > 1]:
@@ -211,18 +161,12 @@ class Fleet:
             if len(row) != len(header):
                 raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
         columns = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else {}
-        keys = ("compute", "upload", "count", "samples")
-        numbers = {key: _numbers(path, key, columns[key]) for key in keys if key in columns}
+        numbers: dict[str, ArrayLike] = {"compute": ()}
+        numbers |= {key: _numbers(path, key, columns[key]) for key in _COLUMNS if key in columns}
         try:
-            return cls.of(
-                numbers.get("compute", ()),
-                numbers.get("upload", 0.0),
-                numbers.get("count", 1),
-                columns.get("name", tuple(f"row {i + 2}" for i in range(len(rows)))),
-                numbers.get("samples"),
-            )
-        except ConfigError as trouble:
-            raise ConfigError(f"{path}: {trouble}") from None
+            return cls.of(**numbers, names=columns.get("name", tuple(f"row {i + 2}" for i in range(len(rows)))))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
 
     @cached_property
     def size(self) -> int:
@@ -231,15 +175,15 @@ class Fleet:
 
     @property
     def groups(self) -> int:
-        """Number of groups of alike devices."""
+        """Number of groups."""
         return int(self.compute.size)
 
     def name(self, i: int) -> str:
-        """What to call group i when speaking to a user."""
+        """Return the name of group i for messages."""
         return self.names[i] if self.names else f"device #{i + 1}"
 
     def subset(self, keep: NDArray[np.bool_]) -> Fleet:
-        """The groups where ``keep`` is true."""
+        """Return the groups where ``keep`` is true."""
         names = tuple(n for n, k in zip(self.names, keep, strict=True) if k) if self.names else ()
         samples = None if self.samples is None else self.samples[keep]
         return Fleet(self.compute[keep], self.upload[keep], self.count[keep], names, samples)

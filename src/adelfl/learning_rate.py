@@ -1,4 +1,4 @@
-"""Learning rates over rounds: what η_t is in round t = 1..R (SPEC: the paper, section IV)."""
+"""Learning rates η_t in the rounds t = 1..R (section IV of the paper)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Floats = NDArray[np.float64]
 
 @runtime_checkable
 class LearningRate(Protocol):
-    """Anything that gives a positive learning rate for every round."""
+    """A positive learning rate for every round."""
 
     def values(self, rounds: int) -> Floats:
-        """η_t for t = 1..rounds."""
+        """Return η_t for t = 1..rounds."""
         ...
 
 
@@ -29,7 +29,7 @@ def _check_positive(name: str, value: float) -> None:
 
 
 def as_learning_rate(value: LearningRate | float) -> LearningRate:
-    """Return a learning rate as it is, and a plain number as a constant one."""
+    """Return a learning rate unchanged, and a number as a constant one."""
     if isinstance(value, LearningRate):
         return value
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
@@ -39,15 +39,7 @@ def as_learning_rate(value: LearningRate | float) -> LearningRate:
 
 @dataclass(frozen=True)
 class InverseDecay:
-    """η_t = initial / (1 + t / time_scale); time_scale = 1 is the paper's η_0 / (1 + t).
-
-    Parameters
-    ----------
-    initial : float
-        η_0.
-    time_scale : float
-        τ, in rounds: how long the rate stays near η_0.
-    """
+    """η_t = initial / (1 + t / time_scale), with the time scale in rounds; 1 is the paper's η_0 / (1 + t)."""
 
     initial: float
     time_scale: float = 1.0
@@ -57,7 +49,7 @@ class InverseDecay:
         _check_positive("time_scale", self.time_scale)
 
     def values(self, rounds: int) -> Floats:
-        """η_t for t = 1..rounds."""
+        """Return η_t for t = 1..rounds."""
         t = np.arange(1, rounds + 1, dtype=np.float64)
         return self.initial / (1.0 + t / self.time_scale)
 
@@ -72,5 +64,5 @@ class ConstantRate:
         _check_positive("initial", self.initial)
 
     def values(self, rounds: int) -> Floats:
-        """η_t for t = 1..rounds."""
+        """Return η_t for t = 1..rounds."""
         return np.full(rounds, self.initial, dtype=np.float64)

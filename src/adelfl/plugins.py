@@ -1,7 +1,8 @@
-"""A user's own code, by import path, and what goes wrong in it."""
+"""Import and call of a user's code, and its errors as one sentence."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import traceback
@@ -14,8 +15,8 @@ from typing import Any
 from adelfl.errors import AdelError, ConfigError
 
 
-def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
-    """Import ``package.module:name``; modules in the working directory are found, as with ``python -m``."""
+def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - any object of the user's module
+    """Import ``package.module:name``, also from the working directory."""
     module, colon, attribute = path.partition(":")
     if not (module and colon and attribute):
         raise ConfigError(f"{key}: {path!r} must look like package.module:name")
@@ -25,32 +26,44 @@ def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - whatever the us
         return getattr(import_module(module), attribute)
 
 
+def call_factory(key: str, path: str, *arguments: object) -> Any:  # noqa: ANN401 - any object of a user's code
+    """Call a user's function by its import path, after checking its signature."""
+    factory = import_object(key, path)
+    try:
+        inspect.signature(factory).bind(*arguments)
+    except (TypeError, ValueError) as error:
+        wanted = {3: "(input_shape, classes, seed)", 1: "(dataset)"}.get(len(arguments), "no arguments")
+        raise ConfigError(f"{key}: {path} cannot be called with {wanted} ({error})") from None
+    with users_code(f"{key}: {path} fails"):
+        return factory(*arguments)
+
+
 @contextmanager
 def users_code(what: str) -> Iterator[None]:
-    """Let what goes wrong in a user's code be one sentence, with the whole of it as its cause."""
+    """Turn an error of a user's code into a ConfigError of one sentence, with the error as its cause."""
     try:
         yield
     except AdelError:
         raise
-    except (Exception, SystemExit) as trouble:
-        raise ConfigError(f"{what} ({in_words(trouble)})") from trouble
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{what} ({in_words(error)})") from error
 
 
-def in_words(trouble: BaseException) -> str:
-    """The kind of an error, the first line of its message, and where in the user's code it came up."""
+def in_words(error: BaseException) -> str:
+    """Return the type of an error, the first line of its message, and its place in the user's code."""
     try:
-        message = str(trouble).strip()
-    except Exception:  # it takes all kinds
+        message = str(error).strip()
+    except Exception:  # of a broken __str__
         message = ""
-    said = f"{type(trouble).__name__}: {(message or 'no reason given').splitlines()[0]}"
-    if isinstance(trouble, SyntaxError):
-        return said  # its message has the place
-    places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(trouble.__traceback__)]
+    text = f"{type(error).__name__}: {(message or 'no reason given').splitlines()[0]}"
+    if isinstance(error, SyntaxError):
+        return text  # the message has the place
+    places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     users = [f"{file.name}, line {line}" for file, line in places if _is_users(file)]
-    return f"{said}; {users[-1]}" if users else said
+    return f"{text}; {users[-1]}" if users else text
 
 
 def _is_users(file: Path) -> bool:
-    """Whether code is neither ours, nor Python's own, nor installed."""
+    """Return whether a file is part of neither adelfl, nor Python, nor an installed package."""
     ours, pythons = Path(__file__).parent, Path(os.__file__).parent
     return file.is_file() and not {ours, pythons} & {*file.parents} and "site-packages" not in file.parts

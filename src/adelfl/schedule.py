@@ -1,4 +1,4 @@
-"""A schedule: when each round closes, and how many samples each device takes in it."""
+"""Schedules: a deadline for each round, and a batch size for each device."""
 
 from __future__ import annotations
 
@@ -20,46 +20,34 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_COUNT = 2.0**53
-"""A batch of more samples cannot be told from its neighbours, and is taken for a mistake."""
+"""Largest batch size, up to which floats represent all whole numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Deadlines for R rounds and a batch rule: B3 with one scale m, or one fixed size for everybody.
+    """Deadlines for R rounds and a batch rule: B3 with scale m, or one fixed size for all devices.
 
-    Attributes
-    ----------
-    fleet : Fleet
-        All devices, also those that sit out.
-    layers : int
-        L.
-    deadlines : ndarray, shape (R,)
-        T_t, seconds per round.
-    m : float, ndarray of shape (R,), or None
-        Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋): one for all rounds, or one per round.
-    batch : int or None
-        Fixed batch size; exactly one of m and batch is given.
-    sits_out : ndarray of bool, shape (groups,)
-        Groups that the plan leaves out of every round.
-    cohort : int or None
-        Devices drawn in a round from the whole fleet, those who sit out among them; None for all.
-    local_iterations : int
-        E: each device takes E steps a round, so P_u counts as P_u / E.
-    latency : LatencyModel
-        How long layers and uploads take; probabilities and depths are computed for it.
-
-    Batches are no larger than the data of a device, where ``fleet.samples`` tells it.
+    Batch sizes do not exceed ``fleet.samples``.
     """
 
     fleet: Fleet
+    """All devices, including those that sit out."""
     layers: int
+    """L."""
     deadlines: Floats
+    """T_t, seconds, shape (R,)."""
     m: float | Floats | None = None
+    """Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋): one for all rounds, or one per round."""
     batch: int | None = None
+    """Fixed batch size; exactly one of m and batch is given."""
     sits_out: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """Groups that the plan leaves out of every round, shape (groups,)."""
     cohort: int | None = None
+    """Devices drawn in each round from the whole fleet; None for all."""
     local_iterations: int = 1
+    """E: each device takes E steps a round, so P_u counts as P_u / E."""
     latency: LatencyModel = field(default_factory=Exponential)
+    """Law of layer and upload times, for probabilities and depths."""
 
     def __post_init__(self) -> None:
         if (self.m is None) == (self.batch is None):
@@ -91,9 +79,9 @@ class Schedule:
         cohort: int | None = None,
         latency: LatencyModel | None = None,
     ) -> Schedule:
-        """The baselines' schedule: T_max / R for every round, one batch size for every device."""
-        deadlines, more = np.full(rounds, budget / rounds), {} if latency is None else {"latency": latency}
-        return cls(fleet, layers, deadlines, batch=batch, local_iterations=local_iterations, cohort=cohort, **more)  # type: ignore[arg-type]
+        """Return the schedule of the baselines: T_max / R for every round, one batch size for all devices."""
+        chosen = {"cohort": cohort, "local_iterations": local_iterations, "latency": latency or Exponential()}
+        return cls(fleet, layers, np.full(rounds, budget / rounds), batch=batch, **chosen)  # type: ignore[arg-type]
 
     @property
     def rounds(self) -> int:
@@ -105,23 +93,14 @@ class Schedule:
         return self.fleet.compute / self.local_iterations
 
     def _at_most(self, sizes: Floats, groups: Ints | slice = slice(None)) -> Floats:
-        """Cut batch sizes to the data of each device."""
+        """Cut batch sizes to the samples of each device."""
         held = self.fleet.samples
         return sizes if held is None else np.minimum(sizes, held[groups])
 
     def batch_sizes(self, t: int | slice = slice(None), groups: Ints | None = None) -> Ints:
-        """S_t^u by rule B3 (or the fixed size); 0 where the device sits out.
+        """Return S_t^u of a round (from 0) or a slice of rounds, shape (groups,) or (rounds, groups).
 
-        Parameters
-        ----------
-        t : int or slice
-            Round index from 0, or a slice of rounds; all rounds by default.
-        groups : ndarray of int, optional
-            Which groups, in which order; all by default.
-
-        Returns
-        -------
-        ndarray of int, shape (groups,) or (rounds, groups)
+        It is 0 where the device sits out. ``groups`` selects some groups, in their order; all by default.
         """
         chosen: Ints | slice = slice(None) if groups is None else groups
         P, B, out = self._speed[chosen], self.fleet.upload[chosen], self.sits_out[chosen]
@@ -134,9 +113,9 @@ class Schedule:
         return np.where((B < T) & ~out, self._at_most(sizes, chosen), 0.0).astype(np.int64)
 
     def rates(self, t: int | slice = slice(None)) -> Floats:
-        """λ_u = P_u (T_t − B_u) / S_t^u with the integer batch sizes in force; 0 where the device sits out.
+        """Return λ_u = P_u (T_t − B_u) / S_t^u with the integer batch sizes; 0 where the device sits out.
 
-        Of the layers of its first local iteration, that is: a layer counts as delivered from then on.
+        It is the rate in the first local iteration, from which on a layer counts as delivered.
         """
         S = self.batch_sizes(t)
         T = np.asarray(self.deadlines[t])[..., None]
@@ -144,7 +123,7 @@ class Schedule:
         return np.where(S > 0, lam, 0.0)
 
     def _delivered(self, t: int) -> Floats:
-        """P(a device of group u delivers layer l in round t), shape (groups, L)."""
+        """Return P(a device of group u delivers layer l in round t), shape (groups, L)."""
         if isinstance(self.latency, Exponential):
             return participation.delivery(self.layers, self.rates(t))
         S, T = self.batch_sizes(t), float(self.deadlines[t])
@@ -154,10 +133,10 @@ class Schedule:
 
     @property
     def p_empty_bound(self) -> Floats:
-        """Lemma 1's bound Q(L+1−l, T_t/m)^U, shape (R, L); needs rule B3, and is for exponential layer times.
+        """Lemma 1's bound Q(L+1−l, T_t/m)^U for rule B3 and exponential layer times, shape (R, L).
 
-        U counts the devices that take part in the round: not those that sit out because T_t ≤ B_u. For a random cohort
-        it is (1 − share (1 − Q))^cohort, with the share of the fleet that takes part.
+        U counts the devices with B_u < T_t. For a random cohort the bound is (1 − share (1 − Q))^cohort, with the share
+        of the fleet that takes part.
         """
         if self.m is None:
             raise ConfigError("Lemma 1 bounds p_empty for batch rule B3; this schedule has one fixed batch size")
@@ -174,45 +153,38 @@ class Schedule:
         return missed**self.cohort
 
     def p_empty(self, t: int) -> Floats:
-        """Probability that nobody delivers layer l in round t (from 0) with these batch sizes, shape (L,).
+        """Return the probability that no device delivers layer l in round t (from 0), shape (L,).
 
-        Exact if everybody takes part. For a cohort drawn at random it is the value for draws with replacement, which
-        is at least that without (Maclaurin's inequality) and the same for a fleet much larger than the cohort.
+        Exact if all devices take part. For a random cohort it is the value for draws with replacement, which is at
+        least that without (Maclaurin's inequality) and the same for a fleet much larger than the cohort.
         """
-        if not isinstance(self.latency, Exponential):
-            missing = 1.0 - self._delivered(t)
+        if isinstance(self.latency, Exponential):
             if self.cohort is None:
-                with np.errstate(divide="ignore"):
-                    return np.asarray(np.exp(self.fleet.count @ np.log(missing)), dtype=np.float64)
-            return np.asarray(((self.fleet.count / self.fleet.size) @ missing) ** self.cohort, dtype=np.float64)
+                return participation.p_empty(self.layers, self.rates(t), self.fleet.count)
+            missing = np.exp(participation.survival(self.layers, self.rates(t))[0][:, ::-1])
+        else:
+            missing = 1.0 - self._delivered(t)
         if self.cohort is None:
-            return participation.p_empty(self.layers, self.rates(t), self.fleet.count)
-        log_Q, _ = participation.survival(self.layers, self.rates(t))
-        missed: Floats = (self.fleet.count / self.fleet.size) @ np.exp(log_Q[:, ::-1])
-        return missed**self.cohort
+            with np.errstate(divide="ignore"):
+                return np.asarray(np.exp(self.fleet.count @ np.log(missing)), dtype=np.float64)
+        return np.asarray(((self.fleet.count / self.fleet.size) @ missing) ** self.cohort, dtype=np.float64)
 
     def expected_depth(self, rounds: Iterable[int] | None = None) -> Floats:
-        """Mean over the fleet of E[min(z, L)], in layers; devices that sit out count as 0.
-
-        Parameters
-        ----------
-        rounds : iterable of int, optional
-            Round indices from 0; all rounds by default.
-        """
+        """Return the mean over the fleet of E[min(z, L)] in layers, in some rounds (from 0) or all."""
+        if not isinstance(self.latency, Exponential):
+            return np.asarray(self.delivery(rounds).sum(axis=1), dtype=np.float64)
         weight = self.fleet.count / self.fleet.size
         chosen = range(self.rounds) if rounds is None else rounds
-        if not isinstance(self.latency, Exponential):
-            return np.array([weight @ self._delivered(t).sum(axis=1) for t in chosen])
         return np.array([participation.expected_depth(self.layers, self.rates(t)) @ weight for t in chosen])
 
     def delivery(self, rounds: Iterable[int] | None = None) -> Floats:
-        """Share of the fleet that delivers layer l in round t, shape (rounds, L)."""
+        """Return the share of the fleet that delivers layer l in round t, shape (rounds, L)."""
         weight = self.fleet.count / self.fleet.size
         chosen = range(self.rounds) if rounds is None else rounds
         return np.array([weight @ self._delivered(t) for t in chosen])
 
     def thinned(self, groups: int) -> Schedule:
-        """The same schedule for a sample of the fleet, evenly spaced by speed: for pictures and tables."""
+        """Return the schedule of a sample of the fleet, evenly spaced by speed, for figures and tables."""
         if self.fleet.groups <= groups:
             return self
         by_speed = np.argsort(self.fleet.compute, kind="stable")
@@ -225,7 +197,7 @@ class Schedule:
         return replace(self, fleet=fleet, sits_out=self.sits_out[kept])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; :meth:`from_dict` takes them back, but for the latency model."""
+        """Return values for JSON; :meth:`from_dict` is the inverse, except for the latency model."""
         return {
             "layers": self.layers,
             "deadlines": self.deadlines.tolist(),
@@ -234,9 +206,7 @@ class Schedule:
             "cohort": self.cohort,
             "local_iterations": self.local_iterations,
             "fleet": {
-                "compute": self.fleet.compute.tolist(),
-                "upload": self.fleet.upload.tolist(),
-                "count": self.fleet.count.tolist(),
+                **{key: getattr(self.fleet, key).tolist() for key in ("compute", "upload", "count")},
                 "names": list(self.fleet.names),
                 **({} if self.fleet.samples is None else {"samples": _finite_or_none(self.fleet.samples)}),
             },
@@ -245,7 +215,7 @@ class Schedule:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Schedule:
-        """Rebuild what :meth:`to_dict` wrote."""
+        """Rebuild a schedule from :meth:`to_dict`."""
         fleet = dict(values["fleet"])
         if fleet.get("samples") is not None:
             fleet["samples"] = [math.inf if held is None else held for held in fleet["samples"]]
@@ -262,12 +232,12 @@ class Schedule:
 
 
 def _finite_or_none(values: Floats) -> list[float | None]:
-    """Numbers ready for JSON, which knows no infinity."""
+    """Return numbers for JSON, which has no infinity."""
     return [float(v) if math.isfinite(v) else None for v in values]
 
 
 def round_up(value: float, digits: int = 4) -> float:
-    """The next number of so many significant digits, at least a millionth above ``value``."""
+    """Round up to some significant digits, to at least a millionth above ``value``."""
     value *= 1.0 + 1e-6
     unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
     return float(f"{math.ceil(value / unit) * unit:.12g}")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import adelfl
 from adelfl import ConstantRate, Constants, Fleet, InverseDecay, Problem
-from adelfl.planner.admit import needed_deadlines
+from adelfl.planner.paper import needed_deadlines
 
 plan = partial(adelfl.plan, objective="paper")
 """Of Theorem 1's bound."""

@@ -67,3 +67,8 @@ def feasible_points(draw, cost, nearest=0.01, farthest=20.0):
     """(T, m) in the domain: m above 1/min P, T a relative distance above the smallest deadline."""
     m = (1.0 + draw(log_uniform(0.01, 1e4))) / float(np.min(cost.P))
     return cost.smallest_deadline(m) * (1.0 + draw(log_uniform(nearest, farthest))), m
+
+
+def C(cost, T, m):
+    """C_t of Theorem 1 (Lemma 3 without η_t²) in floating point, shape (R,)."""
+    return cost.truncation(T, m)[0] + float(cost.truncation_scale.sum())

@@ -19,7 +19,7 @@ from adelfl.seeds import rng_for
 from adelfl.theory import bound
 from adelfl.theory.participation import delivery, p_empty_bound, smallest_rate
 from support.quadratics import Quadratics, train
-from support.reference import round_cost
+from support.reference import C, round_cost
 from support.simulate import standard_error
 
 REPLICAS, ROUNDS = 400, 25
@@ -58,11 +58,11 @@ class Measured:
         assert cost.in_domain(T, m)
         self.deviation, self.deviation_se = self.run.deviation.mean(1), standard_error(self.run.deviation.T)
         self.error, self.error_se = self.run.error.mean(), standard_error(self.run.error)
-        self.lemma_3 = eta**2 * bound.C(cost, T, m)
+        self.lemma_3 = eta**2 * C(cost, T, m)
         Delta1 = float(np.square(w1 - q.w_opt).sum())
         self.theorem_1 = bound.J(cost, eta, T, m, rho_c=q.rho_c, rho_s=q.rho_s, Gamma=q.Gamma, Delta1=Delta1)
         self.initial = bound.initial_error_left(eta, q.rho_c) * Delta1
-        self.truncation = float(bound.weights(eta, q.rho_c) @ bound.C(cost, T, m))
+        self.truncation = float(bound.weights(eta, q.rho_c) @ C(cost, T, m))
 
 
 @pytest.fixture(scope="module")

@@ -237,11 +237,11 @@ def test_killed_halfway_leaves_no_half_written_cache(mnist, cache, when):
 
 
 def test_a_full_disk_costs_a_warning_not_the_run(mnist, cache, monkeypatch):
-    def full(file, arrays):
+    def full(file, **arrays):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(data_files, "_write", full)
+    monkeypatch.setattr(data_files.np, "savez", full)
     with pytest.warns(UserWarning, match=r"cannot be kept \(No space left on device\).*ADELFL_CACHE"):
         data = load_dataset("mnist", mnist, cache)
     assert_right(data)

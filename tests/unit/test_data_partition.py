@@ -1,7 +1,6 @@
 """Who holds which samples: nothing lost, nothing shared without need, and label shares as Dirichlet's law says."""
 
 import itertools
-import json
 import pickle
 from unittest.mock import patch
 
@@ -192,7 +191,6 @@ def test_saved_partition_equals_reloaded(deal, tmp_path):
     partition = deal(labels(100), 30, 4, 5)
     partition.save(tmp_path / "new" / "partition.npz")
     assert Partition.load(tmp_path / "new" / "partition.npz") == partition
-    assert Partition.from_dict(json.loads(json.dumps(partition.to_dict()))) == partition
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["partition.npz"]
 
 
@@ -242,14 +240,6 @@ def test_a_partition_that_cannot_be_written_says_so(tmp_path):
 def test_a_wrong_partition_is_refused_by_name(devices, message):
     with pytest.raises(ConfigError, match=message):
         Partition.of(devices, samples=4)
-    with pytest.raises(ConfigError, match=message):
-        Partition.from_dict({"samples": 4, "devices": devices})
-
-
-@pytest.mark.parametrize("data", [{}, {"samples": "4", "devices": [[0]]}, {"samples": 4, "devices": 3}, [1]])
-def test_a_wrong_dict_is_refused(data):
-    with pytest.raises(ConfigError, match="'samples'"):
-        Partition.from_dict(data)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from adelfl.errors import ConfigError
+from adelfl.experiments import catalogue
 from adelfl.experiments.catalogue import NAMES, find_study
 from adelfl.experiments.conduct import Setup, conduct
 from adelfl.experiments.outcome import CHANCE, Difference, Outcome, Run, judge
@@ -290,7 +291,7 @@ def test_the_map_knows_its_places():
 def test_json_is_all_that_is_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = replace(TINY, name="mnist-mlp", tuning_seeds=1, rates=(0.5,))
-    monkeypatch.setattr("adelfl.experiments.catalogue._MNIST_MLP", small)
+    monkeypatch.setitem(catalogue._FIXED, "mnist-mlp", small)
     done = typed("reproduce", "mnist-mlp", "--seeds", "2", "--jobs", "1", "--json")
     found = json.loads(done.out)
     assert set(found) == {"claims", "strategies"}

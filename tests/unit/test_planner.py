@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from adelfl import ConfigError, ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem
 from adelfl.planner import exact
-from adelfl.planner.admit import admit
 from adelfl.planner.exact import pool_non_increasing
-from adelfl.planner.grouping import exact_cost, merge_equal, merge_near
+from adelfl.planner.grouping import merge_equal, merge_near
+from adelfl.planner.paper import admit, exact_cost
 from adelfl.theory import bound
 from support.problems import BY_HAND, MIXED, PAPER, plan, problems
 

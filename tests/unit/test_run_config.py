@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from adelfl.config.build import build_data, build_experiment
-from adelfl.config.run import _IDLE_IN_MODEL, _RATES, RunFile, load_run
+from adelfl.config.idle import IDLE_IN_MODEL
+from adelfl.config.run import _RATES, RunFile, load_run
 from adelfl.data import Partition, iid, load_dataset
 from adelfl.data.datasets import DATASETS
 from adelfl.errors import ConfigError, InfeasibleBudgetError
@@ -472,7 +473,7 @@ def test_what_a_model_is_said_not_to_use_it_does_not_use(name):
         return [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
 
     for key, value in (("hidden", (5, 3)), ("norm", "batch")):
-        assert (built() == built(**{key: value})) == (key in _IDLE_IN_MODEL[name])
+        assert (built() == built(**{key: value})) == (key in IDLE_IN_MODEL[name])
 
 
 def test_each_device_holds_at_least_a_batch_where_there_is_enough():

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from adelfl import Fleet, Problem
+from adelfl.cli.plan import sweep_values
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.planner import values_between
 from adelfl.planner import what_if as default_what_if
-from adelfl.planner.admit import needed_deadlines
+from adelfl.planner.paper import needed_deadlines
 from adelfl.planner.what_if import without_slowest
 from support.problems import BY_HAND, PAPER, plan
 from support.small_worlds import typed
@@ -89,7 +89,8 @@ def test_leaving_out_a_device_that_sits_out_anyway_changes_nothing():
     [("budget", 74.123456, 600), ("budget", 1000.2, 1003.4), ("rounds", 3, 12), ("without", 0, 7)],
 )
 def test_values_keep_their_ends_and_rise(key, low, high):
-    values = values_between(key, low, high)
+    name, values = sweep_values(f"{key}={low}:{high}")
+    assert name == key
     assert (values[0], values[-1]) == (low, high)
     assert np.all(np.diff(values) > 0)
     assert len(values) <= 25
@@ -142,4 +143,6 @@ def test_every_sweep_can_be_drawn(file, tmp_path, text):
 def test_a_mistyped_sweep_is_one_sentence(file, text):
     answer = typed("plan", file, "--sweep", text)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert any(words in answer.err for words in ("must look like budget=75:600", "allowed are", "at most 1000 points"))
+    assert any(
+        words in answer.err for words in ("must look like budget=75:600", "allowed are", "from 2 to 1000 points")
+    )

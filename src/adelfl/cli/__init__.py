@@ -1,4 +1,4 @@
-"""The command line. Imports what a command needs when it runs, so that ``adelfl --help`` is quick."""
+"""The command line; commands import their dependencies when they run, so that ``adelfl --help`` is quick."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; every error that adelfl raises on purpose is one sentence and exit code 2.
+    """Run the command line; an AdelError is printed as one sentence with exit code 2.
 
-    With ``ADELFL_TRACEBACK=1`` it is a traceback, with what a user's code raised as its cause.
+    With ``ADELFL_TRACEBACK=1`` it is a traceback, which includes the cause in a user's code.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, not a traceback
+            stream.reconfigure(errors="replace")  # a question mark where a terminal has no ±
     try:
         app()
-    except (AdelError, OSError) as error:  # the latter: standard output that cannot be written, most likely
+    except (AdelError, OSError) as error:  # OSError: standard output cannot be written
         if os.environ.get("ADELFL_TRACEBACK"):
             raise
         if isinstance(error, OSError):
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in it cannot be written either
-        more = " (ADELFL_TRACEBACK=1 shows the whole of it)" if error.__cause__ is not None else ""
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - its buffer cannot be written either
+        more = " (set ADELFL_TRACEBACK=1 for the traceback)" if error.__cause__ is not None else ""
         typer.echo(f"error: {error}{more}", err=True)
         sys.exit(2)

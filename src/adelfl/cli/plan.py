@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sys
-from enum import StrEnum
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,20 +20,6 @@ if TYPE_CHECKING:
     from adelfl.planner import Problem, Solution
 
 MAX_JSON_BATCHES = 20_000_000
-
-
-class PlanObjective(StrEnum):
-    """What a plan minimises."""
-
-    tight = "tight"
-    paper = "paper"
-
-
-class PlanMethod(StrEnum):
-    """Solvers of the planner."""
-
-    exact = "exact"
-    trust_region = "trust-region"
 
 
 def plan(
@@ -45,11 +34,11 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this file (.png, .pdf, .svg).")] = None,
     method: Annotated[
-        PlanMethod, typer.Option(help="Of the paper's objective: exact, or its general solver.")
-    ] = PlanMethod.exact,
+        str, typer.Option(metavar="exact|trust-region", help="Exact or general solver of the paper's objective.")
+    ] = "exact",
     objective: Annotated[
-        PlanObjective, typer.Option(help="The noise of the rounds itself, or the paper's bound on it.")
-    ] = PlanObjective.tight,
+        str, typer.Option(metavar="tight|paper", help="The noise of the rounds itself, or the paper's bound on it.")
+    ] = "tight",
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a device would have to sit out.")] = False,
     show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
     sweep: Annotated[
@@ -67,25 +56,34 @@ def plan(
     if show and plot is None:
         raise ConfigError("--open needs --plot FILE.png")
     problem = load_problem(file, fleet)
+
+    def solved(changed: Problem) -> Solution:
+        solution = solve(changed, method=method, strict=strict, objective=objective)  # type: ignore[arg-type]
+        for sentence in solution.warnings:
+            if sentence not in warned:
+                typer.echo(f"warning: {sentence}", err=True)
+        warned.update(solution.warnings)
+        return solution
+
+    warned: set[str] = set()
     if sweep is not None:
-        from adelfl.cli.sweep import sweep_plan
-
-        def solved(q: Problem) -> Solution:
-            return solve(q, method=method.value, strict=strict, objective=objective.value)
-
-        sweep_plan(problem, sweep, solved, plot, as_json)
-        if show and plot is not None:
+        _show_sweep(problem, sweep, solved, plot, as_json)
+    else:
+        _show_plan(problem, solved, plot, as_json)
+    if plot is not None:
+        if not as_json:
+            typer.echo(f"Picture: {plot}")
+        if show:
             open_picture(plot)
-        return
+
+
+def _show_plan(problem: Problem, solve: Callable[[Problem], Solution], plot: Path | None, as_json: bool) -> None:
     if as_json and problem.rounds * max(problem.fleet.groups, problem.layers) > MAX_JSON_BATCHES:
         raise ConfigError(
             f"{problem.rounds} rounds × {problem.fleet.groups} device groups or {problem.layers} layers are too many "
-            "numbers for JSON; "
-            "merge alike devices with count, or use adelfl.plan from Python"
+            "numbers for JSON; merge equal devices with count, or use adelfl.plan from Python"
         )
-    solution = solve(problem, method=method.value, strict=strict, objective=objective.value)
-    for sentence in solution.warnings:
-        typer.echo(f"warning: {sentence}", err=True)
+    solution = solve(problem)
     if plot is not None:
         from adelfl.report.plan import draw_plan
         from adelfl.report.style import save
@@ -93,14 +91,46 @@ def plan(
         save(draw_plan(solution), plot)
     if as_json:
         typer.echo(json.dumps(_plan_json(solution)))
-    else:
-        from adelfl.report.terminal import print_plan
+        return
+    from adelfl.report.terminal import print_plan
 
-        print_plan(solution)
-        if plot is not None:
-            typer.echo(f"Picture: {plot}")
-    if show and plot is not None:
-        open_picture(plot)
+    print_plan(solution)
+
+
+def _show_sweep(
+    problem: Problem, text: str, solve: Callable[[Problem], Solution], plot: Path | None, as_json: bool
+) -> None:
+    from adelfl.planner import what_if
+
+    key, values = sweep_values(text)
+    rows = what_if(problem, key, values, solve)  # type: ignore[arg-type]  # what_if checks the key
+    if plot is not None:
+        from adelfl.report.plan import draw_what_if
+        from adelfl.report.style import save
+
+        save(draw_what_if(rows, key, problem.fleet.size), plot)
+    if as_json:
+        typer.echo(json.dumps({"key": key, "points": [asdict(row) for row in rows]}))
+        return
+    from adelfl.report.terminal import print_what_if
+
+    print_what_if(rows, key)
+
+
+def sweep_values(text: str) -> tuple[str, list[float]]:
+    """Return the key and the values of ``KEY=LOW:HIGH[:POINTS]``, evenly spaced (without) or geometric."""
+    import numpy as np
+
+    key, *numbers = re.split(r"\s*[=:]\s*", text.strip())
+    try:
+        low, high, points = map(float, numbers if len(numbers) == 3 else [*numbers, 25])
+    except ValueError:
+        raise ConfigError(f"--sweep {text}: must look like budget=75:600 or budget=75:600:40") from None
+    if not (0 <= low < high < math.inf and (low > 0 or key == "without") and points in range(2, 1001)):
+        raise ConfigError(f"--sweep {text}: needs 0 < LOW < HIGH (without: 0 ≤ LOW) and from 2 to 1000 points")
+    spaced = (np.linspace if key == "without" else np.geomspace)(low, high, int(points))
+    inner = [float(f"{v:.4g}") if key == "budget" else float(round(v)) for v in spaced[1:-1]]
+    return key, [low, *(v for v in dict.fromkeys(inner) if low < v < high), high]
 
 
 def _plan_json(solution: Solution) -> dict[str, Any]:

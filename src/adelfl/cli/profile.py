@@ -15,7 +15,7 @@ from adelfl.cli.runs import Changes, Config, DataDir, prepare
 from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from adelfl.fitting import Law
+    from adelfl.fitting import FittedLaw
     from adelfl.training.profile import Profile
 
 
@@ -39,8 +39,8 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Measure how fast this machine trains the model of CONFIG, and write it down for adelfl plan."""
-    said = prepare(config, changes, data_dir)
+    """Measure how fast this machine trains the model of CONFIG, for adelfl plan."""
+    settings = prepare(config, changes, data_dir)
     try:
         sizes = [int(word) for word in batch_sizes.split(",")]
     except ValueError:
@@ -57,38 +57,38 @@ def profile(
         check_picture(plot)
     from adelfl.fitting import fit_laws
 
-    found, megabytes = _measured(said, sizes, repeats)
-    laws = sorted(fit_laws(found.per_sample), key=lambda law: law.distance)
-    if not found.grows:
+    measured, megabytes = _measured(settings, sizes, repeats)
+    laws = sorted(fit_laws(measured.per_sample), key=lambda law: law.distance)
+    if not measured.grows:
         warn(
             "the layer times do not grow with the batch size beyond their noise, so compute is a guess; "
             "try larger --batch-sizes, or more --repeats"
         )
-    seconds = upload + found.overhead + (8.0 * megabytes / mbps if mbps is not None else 0.0)
-    entry: dict[str, Any] = {"name": name, "compute": found.compute, "upload": seconds}
+    seconds = upload + measured.overhead + (8.0 * megabytes / mbps if mbps is not None else 0.0)
+    entry: dict[str, Any] = {"name": name, "compute": measured.compute, "upload": seconds}
     if count > 1:
         entry["count"] = count
     if plot is not None:
         from adelfl.report.profile import draw_profile
         from adelfl.report.style import save
 
-        figures = (found.batch_sizes, found.backward, found.layers, found.line, found.per_sample, laws)
-        save(draw_profile(*figures), plot)
+        m = measured
+        save(draw_profile(m.batch_sizes, m.backward, m.layers, m.line, m.per_sample, laws), plot)
     if out is not None:
-        _append(out, entry, _problem(said, len(found.layers), entry))
+        _append(out, entry, _problem(settings, len(measured.layers), entry))
     if as_json:
-        typer.echo(json.dumps(_as_json(found, laws, entry)))
+        typer.echo(json.dumps(_as_json(measured, laws, entry)))
         return
     from adelfl.report.terminal import print_profile
 
-    print_profile(found.batch_sizes, found.forward, found.backward, found.layers, laws, found.variation)
+    print_profile(measured.batch_sizes, measured.forward, measured.backward, measured.layers, laws, measured.variation)
     typer.echo(_entry(entry))
     for what, path in (("Entry", out), ("Picture", plot)):
         if path is not None:
             typer.echo(f"{what}: {path}")
 
 
-def _measured(said: Any, sizes: list[int], repeats: int) -> tuple[Profile, float]:  # noqa: ANN401 - RunFile
+def _measured(settings: Any, sizes: list[int], repeats: int) -> tuple[Profile, float]:  # noqa: ANN401 - RunFile
     import torch
     from torch.nn import functional
 
@@ -96,11 +96,11 @@ def _measured(said: Any, sizes: list[int], repeats: int) -> tuple[Profile, float
     from adelfl.training.profile import measure
     from adelfl.training.truncated import rehearse
 
-    dataset, model, layers = build_network(said)
+    dataset, model, layers = build_network(settings)
     x, y = torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train)
     if max(sizes) > y.shape[0]:
         raise ConfigError(f"--batch-sizes: the data set has {y.shape[0]} samples, fewer than {max(sizes)}")
-    generator = torch.Generator().manual_seed(said.training.seed)
+    generator = torch.Generator().manual_seed(settings.training.seed)
 
     def loss(size: int, network: torch.nn.Module = model) -> torch.Tensor:
         rows = torch.randint(y.shape[0], (size,), generator=generator)
@@ -117,30 +117,25 @@ def _entry(values: dict[str, Any]) -> str:
     return "\n".join(("[[device]]", *(f"{key} = {word}" for key, word in words.items())))
 
 
-def _problem(said: Any, layers: int, entry: dict[str, Any]) -> str:  # noqa: ANN401 - RunFile
-    """Return the [problem] that a new file begins with: the experiment's, and its time budget for this device."""
+def _problem(settings: Any, layers: int, entry: dict[str, Any]) -> str:  # noqa: ANN401 - RunFile
+    """Return the [problem] section of a new file, with the budget of the configuration for this device."""
     from adelfl.config.build import budget_for
     from adelfl.fleet import Fleet
 
-    t = said.training
+    t = settings.training
     budget = budget_for(t, Fleet.of([entry["compute"]], [entry["upload"]]), layers)
-    why = (
-        "as configured"
-        if t.depth is None
-        else f"{entry['name']} finishes {t.depth:.0%} of its layers at batch {t.batch}"
-    )
+    why = "as configured"
+    if t.depth is not None:
+        why = f"{entry['name']} finishes {t.depth:.0%} of its layers at batch {t.batch}"
+    why = "".join(c if c.isprintable() else " " for c in why)
     return (
         "# Written by adelfl profile. Set rounds and budget to yours.\n"
-        f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}  # seconds: {_in_a_line(why)}\n"
+        f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}  # seconds: {why}\n"
     )
-
-
-def _in_a_line(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _check_out(path: Path, name: str) -> None:
-    """Raise ConfigError if the entry cannot be added to the file: better before the measurement than after it."""
+    """Raise ConfigError before the measurement if the entry cannot be added to the file."""
     if path.suffix.lower() != ".toml":
         raise ConfigError(f"--out {path}: the file's name must end in .toml")
     if not path.parent.is_dir():
@@ -170,15 +165,13 @@ def _append(path: Path, values: dict[str, Any], problem: str) -> None:
     write_output(path, before + f"\n{_entry(values)}\n".encode())
 
 
-def _as_json(found: Profile, laws: list[Law], entry: dict[str, Any]) -> dict[str, Any]:
+def _as_json(measured: Profile, laws: list[FittedLaw], entry: dict[str, Any]) -> dict[str, Any]:
     return {
         "device": entry,
-        "layers": list(found.layers),
-        "batch_sizes": list(found.batch_sizes),
-        "forward": found.forward.tolist(),
-        "backward": found.backward.tolist(),
-        "variation": found.variation,
-        "laws": [
-            {"name": law.name, "parameters": law.parameters, "aic": law.aic, "distance": law.distance} for law in laws
-        ],
+        "layers": list(measured.layers),
+        "batch_sizes": list(measured.batch_sizes),
+        "forward": measured.forward.tolist(),
+        "backward": measured.backward.tolist(),
+        "variation": measured.variation,
+        "laws": [{key: getattr(law, key) for key in ("name", "parameters", "aic", "distance")} for law in laws],
     }

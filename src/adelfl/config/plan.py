@@ -18,14 +18,7 @@ from adelfl.config.sections import (
 )
 from adelfl.errors import ConfigError
 from adelfl.planner import Problem
-from adelfl.planner.problem import (
-    MAX_BATCH,
-    MAX_BUDGET,
-    MAX_LAYERS,
-    MAX_LOCAL_ITERATIONS,
-    MAX_ROUNDS,
-    MIN_BUDGET,
-)
+from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LAYERS, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_BUDGET
 
 
 class ProblemSection(Section):
@@ -40,13 +33,13 @@ class ProblemSection(Section):
 
 
 class PlanDevice(DeviceEntry):
-    """[[device]] of a plan, which may say how much data each device holds; in a run the partition does."""
+    """[[device]] of a plan, with the samples of each device; in a run these come from the partition."""
 
     samples: int | None = Field(default=None, ge=1)
 
 
 class PlanFile(Section):
-    """What ``adelfl plan`` reads."""
+    """Configuration of ``adelfl plan``."""
 
     problem: ProblemSection
     learning_rate: LearningRateSection = Field(default_factory=LearningRateSection)
@@ -55,16 +48,7 @@ class PlanFile(Section):
 
 
 def load_problem(path: Path, fleet_file: Path | None = None) -> Problem:
-    """Build the planner's problem from a file.
-
-    Parameters
-    ----------
-    path : Path
-        TOML file with [problem], [learning_rate], [constants] and [[device]].
-    fleet_file : Path, optional
-        CSV file with columns compute, upload, count, or TOML file with [[device]] entries; takes the place of the
-        [[device]] entries of ``path``.
-    """
+    """Build the planner's problem from a TOML file; ``fleet_file`` (CSV or TOML) replaces its [[device]] entries."""
     values = read_toml(path)
     if "device" in values and "problem" not in values:
         raise ConfigError(
@@ -72,23 +56,18 @@ def load_problem(path: Path, fleet_file: Path | None = None) -> Problem:
             "file with --fleet beside a file that has one"
         )
     try:
-        said = PlanFile.model_validate(values)
-        fleet = read_fleet(fleet_file) if fleet_file else listed_fleet(said.device)
-        sizes = said.problem
+        config = PlanFile.model_validate(values)
+        sizes = config.problem.model_dump()
         return Problem(
-            fleet=fleet,
-            layers=sizes.layers,
-            rounds=sizes.rounds,
-            budget=sizes.budget,
-            learning_rate=said.learning_rate.build(),
-            constants=said.constants.build(),
-            cohort=sizes.cohort,
-            local_iterations=sizes.local_iterations,
-            batch=sizes.baseline_batch,
+            fleet=read_fleet(fleet_file) if fleet_file else listed_fleet(config.device),
+            learning_rate=config.learning_rate.build(),
+            constants=config.constants.build(),
+            batch=sizes.pop("baseline_batch"),
+            **sizes,
         )
-    except ValidationError as trouble:
-        raise ConfigError(f"{path}: {first_mistake(PlanFile, trouble)}") from None
-    except ConfigError as trouble:
-        if fleet_file and str(trouble).startswith(str(fleet_file)):
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {first_mistake(PlanFile, error)}") from None
+    except ConfigError as error:
+        if fleet_file and str(error).startswith(str(fleet_file)):
             raise
-        raise ConfigError(f"{path}: {trouble}") from None
+        raise ConfigError(f"{path}: {error}") from None

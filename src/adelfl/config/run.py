@@ -1,18 +1,18 @@
-"""The file of ``adelfl run`` and ``adelfl compare``: an experiment as sections, with a default for every key."""
+"""The file of ``adelfl run`` and ``adelfl compare``, with a default for every key."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from adelfl.config.idle import FLEET_KEYS, refuse_idle
 from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
@@ -60,7 +60,7 @@ class DataSection(Section):
 
     @property
     def partition_path(self) -> str | None:
-        """The import path of a partition of the user's own."""
+        """Import path of a user's partition, or None."""
         return self.partition if ":" in self.partition and self.partition_file is None else None
 
 
@@ -74,21 +74,6 @@ class ModelSection(Section):
     init: Literal["auto", "torch", "he"] = "auto"
     factory: str | None = None
     layers: list[list[str]] | None = Field(default=None, min_length=1)
-
-
-_FLEET_KEYS = {
-    "lognormal": {"compute", "sigma", "upload", "upload_sigma"},
-    "uniform": {"low", "high", "upload"},
-    "two-class": {"compute", "slow", "slow_share", "upload"},
-    "phones": {"compute"},
-    "listed": set(),
-}
-
-_IDLE_IN_MODEL = {"mlp": {"norm"}, "cnn": {"hidden", "norm"}, "transformer": {"hidden", "norm"}} | {
-    name: {"hidden"} for name in ("vgg11", "vgg13", "resnet18")
-}
-_LAW_KEYS = {"spread": {"shifted", "gamma", "lognormal"}, "samples": {"samples"}}
-_ALWAYS = ("latency", "dropout", "drift", "throttled", "churn", "misjudged", "misjudged_each")
 
 
 class FleetSection(Section):
@@ -114,23 +99,21 @@ class FleetSection(Section):
     misjudged_each: Positive = 1.0
 
     def build(self, listed: list[DeviceEntry], seed: int, update_megabytes: float) -> Fleet:
-        """The fleet as an object."""
+        """Return the fleet; ``listed`` are the [[device]] entries."""
         if listed or self.kind == "listed":
             return listed_fleet(listed)
         if self.file is not None:
             return read_fleet(Path(self.file))
-        n, seeded = self.devices, {"upload": self.upload, "seed": seed}
-        if self.kind == "uniform":
-            if self.high <= self.low:
-                raise ConfigError(f"fleet.high: must exceed fleet.low = {self.low:g}, not {self.high:g}")
-            return Fleet.uniform(n, low=self.low, high=self.high, **seeded)  # type: ignore[arg-type]
-        if self.kind == "two-class":
-            share = self.slow_share
-            return Fleet.two_class(n, fast=self.compute, slow=self.slow, slow_share=share, **seeded)  # type: ignore[arg-type]
         if self.kind == "phones":
-            return Fleet.phones(n, compute=self.compute, update_megabytes=update_megabytes, seed=seed)
-        spread = {"sigma": self.sigma, "upload_sigma": self.upload_sigma}
-        return Fleet.lognormal(n, compute=self.compute, **spread, **seeded)  # type: ignore[arg-type]
+            return Fleet.phones(self.devices, compute=self.compute, update_megabytes=update_megabytes, seed=seed)
+        if self.kind == "uniform" and self.high <= self.low:
+            raise ConfigError(f"fleet.high: must exceed fleet.low = {self.low:g}, not {self.high:g}")
+        chosen: dict[str, Any] = {key: getattr(self, key) for key in FLEET_KEYS[self.kind]}
+        if self.kind == "uniform":
+            return Fleet.uniform(self.devices, **chosen, seed=seed)
+        if self.kind == "two-class":
+            return Fleet.two_class(self.devices, fast=chosen.pop("compute"), **chosen, seed=seed)
+        return Fleet.lognormal(self.devices, **chosen, seed=seed)
 
 
 class LatencySection(Section):
@@ -170,14 +153,13 @@ _RATES = {
     "mnist": {"mlp": 0.1, "cnn": 0.2, "resnet18": 0.1, "transformer": 0.3},
     "cifar10": {"mlp": 0.1, "cnn": 0.3, "vgg11": 0.03, "vgg13": 0.03, "resnet18": 0.1, "transformer": 0.3},
 }
-_USUAL_RATE = 0.1  # of data or models of the user's own
+_USUAL_RATE = 0.1  # of a user's data or model
 
 
 class RateSection(LearningRateSection):
-    """[learning_rate], with the simulator's own default.
+    """[learning_rate] of a run.
 
-    A :class:`RunFile` replaces "auto" by a number, with which the oracle trains each built-in model on each built-in
-    data set in 100 rounds.
+    A :class:`RunFile` replaces "auto" by a rate with which the oracle trains the built-in model in 100 rounds.
     """
 
     schedule: Literal["inverse", "constant"] = "constant"
@@ -192,7 +174,7 @@ class StrategySection(Section):
 
 
 class ServerSection(Section):
-    """[server]: what the server does with merged changes."""
+    """[server]: the step with the merged updates."""
 
     step: ServerStepName = "sgd"
     lr: Positive | None = None
@@ -210,7 +192,7 @@ class EngineSection(Section):
 
 
 class RunFile(Section):
-    """What ``adelfl run`` and ``adelfl compare`` read."""
+    """Configuration of ``adelfl run`` and ``adelfl compare``."""
 
     data: DataSection = Field(default_factory=DataSection)
     model: ModelSection = Field(default_factory=ModelSection)
@@ -234,22 +216,17 @@ class RunFile(Section):
         return self
 
     def fingerprints(self) -> dict[str, str]:
-        """SHA-256 of the files, and of the modules behind import paths, that this experiment names."""
+        """Return the SHA-256 of the files and modules that this configuration names."""
         from adelfl.strategies import code_of
 
         files = [self.fleet.file, self.data.partition_file, self.latency.trace]
-        paths = [
-            self.data.factory,
-            self.data.partition_path,
-            self.model.factory,
-            self.fleet.latency,
-            code_of(self.strategy.name),
-        ]
+        own = (self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency)
+        paths = [*own, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
         return {name: _sha256(name) for name in filter(None, files)}
 
     def with_strategy(self, name: str, options: dict[str, Any], seed: int) -> RunFile:
-        """The same experiment with another strategy and seed."""
+        """Return the same configuration with another strategy and seed."""
         strategy = StrategySection(name=name, options=options)
         training = self.training.model_copy(update={"seed": seed})
         return self.model_copy(update={"strategy": strategy, "training": training})
@@ -258,22 +235,21 @@ class RunFile(Section):
 def _sha256(name: str) -> str:
     try:
         return hashlib.sha256(Path(name).read_bytes()).hexdigest()
-    except OSError as trouble:
-        raise ConfigError(f"{name}: cannot be read ({trouble.strerror})") from None
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read ({error.strerror})") from None
 
 
 def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[str] = ()) -> RunFile:
-    """Read an experiment.
+    """Read a configuration.
 
     Parameters
     ----------
     path : Path or None
-        TOML file; None for the embedded default: digits, 30 devices, an MLP, and so little time that the mean depth is
-        15 % at batch 16.
+        TOML file; None for the default: digits, 30 devices, an MLP, and a budget with a mean depth of 15 % at batch 16.
     changes : sequence of str
-        ``section.key=value`` pairs that take the place of what the file says; the value as TOML, or a bare word.
+        ``section.key=value`` pairs that replace values of the file; the value as TOML, or a bare word.
     shared : sequence of str
-        Further ones, meant for many experiments: they need not have an effect on this one.
+        Further changes, meant for many configurations; they need not have an effect on this one.
     """
     own, changes = changes, [*changes, *shared]
     values = {} if path is None else read_toml(path)
@@ -281,7 +257,7 @@ def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[st
         _set(values, change)
     _make_absolute(values)
     training = values.setdefault("training", {})
-    # The two ways to say how much time there is take each other's place.
+    # A change of depth replaces the budget, and the reverse.
     named = set(_keys(changes)) & {"training.depth", "training.budget"}
     if isinstance(training, dict) and len(named) == 1:
         training.pop({"training.depth": "budget", "training.budget": "depth"}[named.pop()], None)
@@ -289,95 +265,29 @@ def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[st
         training["depth"] = 0.15
     where = f"{path}: " if path is not None else ""
     try:
-        said = RunFile.model_validate(values)
-    except ValidationError as trouble:
-        raise ConfigError(where + first_mistake(RunFile, trouble)) from None
-    _refuse_idle(said, _keys(own), set(_keys(shared)), where)
-    if said.training.budget is not None and said.training.depth is not None:
+        config = RunFile.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(where + first_mistake(RunFile, error)) from None
+    refuse_idle(config, _keys(own), set(_keys(shared)), where)
+    if config.training.budget is not None and config.training.depth is not None:
         raise ConfigError(f"{where}training: give budget (seconds) or depth (mean share of layers), not both")
-    return said
-
-
-@dataclass(frozen=True)
-class _Idle:
-    """Keys of a section that do nothing, why, and the keys elsewhere that make it so."""
-
-    section: str
-    keys: set[str]
-    why: str
-    because: tuple[str, ...]
-
-
-def _idle(said: RunFile) -> Iterator[_Idle]:
-    """What the other keys leave without effect."""
-    data, model, fleet, latency = said.data, said.model, said.fleet, said.latency
-    if data.factory:
-        why = "data.factory makes the data set, and does not use it"
-        yield _Idle("data", {"name", "data_dir"}, why, ("data.factory",))
-    elif data.name == "digits":
-        yield _Idle("data", {"data_dir"}, "digits are part of the package, and do not use it", ("data.name",))
-    if data.partition_file:
-        why = "data.partition_file says who holds what, and does not use it"
-        yield _Idle("data", {"partition", "alpha"}, why, ("data.partition_file",))
-    elif data.partition != "dirichlet":
-        yield _Idle("data", {"alpha"}, f'partition = "{data.partition}" does not use it', ("data.partition",))
-    if said.training.momentum and said.training.local_iterations == 1:
-        why = "it begins at zero in every round, and local_iterations = 1 does not use it"
-        yield _Idle("training", {"momentum"}, why, ("training.local_iterations",))
-    if model.factory:
-        why = "model.factory makes the model, and does not use it"
-        yield _Idle("model", set(ModelSection.model_fields) - {"factory", "layers"}, why, ("model.factory",))
-    else:
-        idle = _IDLE_IN_MODEL.get(model.name, set())
-        yield _Idle("model", idle, f'name = "{model.name}" does not use it', ("model.name",))
-    used, kind = {"kind", "devices"} | _FLEET_KEYS[fleet.kind], f'kind = "{fleet.kind}"'
-    because: tuple[str, ...] = ("fleet.kind",)
-    if said.device or fleet.kind == "listed":
-        used, kind = {"kind"} if fleet.kind == "listed" else set(), "a fleet of [[device]] entries"
-        because = () if said.device else because
-    elif fleet.file:
-        used, kind, because = {"file"}, "a fleet from a file", ("fleet.file",)
-    idle = set(FleetSection.model_fields) - used - set(_ALWAYS)
-    yield _Idle("fleet", idle, f"{kind} does not use it", because)
-    if fleet.latency:
-        why = "fleet.latency names a model of its own, which does not use it"
-        yield _Idle("latency", set(LatencySection.model_fields) - {"known"}, why, ("fleet.latency",))
-        return
-    idle = {key for key, users in _LAW_KEYS.items() if latency.law not in users}
-    yield _Idle("latency", idle, f'law = "{latency.law}" does not use it', ("latency.law",))
-    if latency.trace:
-        why = "uploads follow latency.trace, which does not use it"
-        yield _Idle("latency", {"upload_law", "upload_spread"}, why, ("latency.trace",))
-    elif latency.upload_law not in _LAW_KEYS["spread"]:
-        why = f'upload_law = "{latency.upload_law}" does not use it'
-        yield _Idle("latency", {"upload_spread"}, why, ("latency.upload_law",))
+    return config
 
 
 def _keys(changes: Sequence[str]) -> list[str]:
     return [change.partition("=")[0].strip() for change in changes]
 
 
-def _refuse_idle(said: RunFile, changed: list[str], excused: set[str], where: str) -> None:
-    """Refuse a key that does nothing, rather than ignore it; a change may leave what was said before it without use."""
-    when = {key: number for number, key in enumerate(changed)}
-    for idle in _idle(said):
-        cause = max((when.get(key, -1) for key in idle.because), default=-1)
-        for key in sorted(getattr(said, idle.section).model_fields_set & idle.keys):
-            name = f"{idle.section}.{key}"
-            if when.get(name, -1) >= cause and name not in excused and not excused.intersection(idle.because):
-                raise ConfigError(f"{where}{name}: {idle.why}")
-
-
 def _make_absolute(values: dict[str, Any]) -> None:
-    """Let paths mean the same from any folder."""
+    """Make relative paths independent of the working directory."""
     for section, key in (("data", "data_dir"), ("data", "partition_file"), ("fleet", "file"), ("latency", "trace")):
         inner = values.get(section)
         if isinstance(inner, dict) and isinstance(inner.get(key), str):
             inner[key] = str(Path(inner[key]).absolute())
 
 
-def parse_value(word: str) -> Any:  # noqa: ANN401 - whatever TOML can say
-    """A value as TOML, or a bare word."""
+def parse_value(word: str) -> Any:  # noqa: ANN401 - any TOML value
+    """Parse a value as TOML, or take it as a bare word."""
     try:
         return parse_toml(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:

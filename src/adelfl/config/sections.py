@@ -1,4 +1,4 @@
-"""What files have in common: sections, numbers, and mistakes said in one sentence with the file's own key."""
+"""Sections that configuration files share, and validation errors as one sentence with the key of the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
-    """A table of a file: unknown keys and wrong types are refused."""
+    """A table of a file, without unknown keys and wrong types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -34,7 +34,7 @@ class LearningRateSection(Section):
     time_scale: Positive | None = None
 
     def build(self) -> InverseDecay | ConstantRate:
-        """The schedule as an object."""
+        """Return the schedule."""
         if self.schedule == "inverse":
             return InverseDecay(self.initial, 1.0 if self.time_scale is None else self.time_scale)
         if self.time_scale is not None:
@@ -53,7 +53,7 @@ class ConstantsSection(Section):
     Delta1: NotNegative = Constants.Delta1
 
     def build(self) -> Constants:
-        """The constants as an object."""
+        """Return the constants."""
         values: dict[str, Any] = self.model_dump()
         values |= {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
         return Constants(**values)
@@ -69,7 +69,7 @@ class DeviceEntry(Section):
 
 
 def listed_fleet(entries: Sequence[DeviceEntry]) -> Fleet:
-    """The fleet that a file's [[device]] entries describe."""
+    """Return the fleet of a file's [[device]] entries."""
     if not entries:
         raise ConfigError("device: the fleet is empty; add [[device]] entries, or name a CSV file")
     held = [getattr(d, "samples", None) for d in entries]
@@ -83,20 +83,14 @@ def listed_fleet(entries: Sequence[DeviceEntry]) -> Fleet:
 
 
 class _FleetFile(Section):
-    """The part of a TOML file that describes devices; everything else in it is left to other readers."""
+    """The [[device]] entries of a TOML file; all other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
     device: list[DeviceEntry] = Field(default_factory=list)
 
 
 def read_fleet(path: Path) -> Fleet:
-    """Read a fleet from the [[device]] entries of a TOML file, or from a CSV file.
-
-    Parameters
-    ----------
-    path : Path
-        Its ending tells which: ``.toml``, as ``adelfl profile`` writes it, or any other.
-    """
+    """Read a fleet from the [[device]] entries of a .toml file, or from a CSV file."""
     if path.suffix.lower() != ".toml":
         return Fleet.from_csv(path)
     try:
@@ -108,7 +102,7 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML; all that can be wrong with it is a ValueError."""
+    """Parse TOML; every error is a ValueError."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -116,15 +110,15 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file, or say in one sentence why not."""
+    """Read a TOML file, or raise ConfigError."""
     try:
         return parse_toml(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except OSError as trouble:
-        raise ConfigError(f"{path}: cannot be read ({trouble.strerror})") from None
-    except ValueError as trouble:
-        raise ConfigError(f"{path}: not valid TOML ({trouble})") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid TOML ({error})") from None
 
 
 _WORDS = {
@@ -143,11 +137,10 @@ _WORDS = {
 }
 
 
-def first_mistake(file: type[Section], trouble: ValidationError) -> str:
-    """The first of pydantic's complaints as one sentence that opens with the file's key."""
-    errors = trouble.errors()
-    # A union (number or list) complains once per branch: what matters is the complaint of the branch that was meant,
-    # and that one comes with the deeper path, or first.
+def first_mistake(file: type[Section], invalid: ValidationError) -> str:
+    """Return the first validation error as one sentence that begins with the key in the file."""
+    errors = invalid.errors()
+    # A union (number or list) has an error per branch; the relevant one has the deeper path, or comes first.
     error = max(errors, key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"]), -errors.index(e)))
     *outer, last = error["loc"] or ("",)
     path = [part for part in outer if not _is_branch(part)]
@@ -168,14 +161,14 @@ def first_mistake(file: type[Section], trouble: ValidationError) -> str:
 
 
 def _is_branch(part: str | int) -> bool:
-    """Whether pydantic put the name of a union's branch into the path."""
+    """Return whether a part of pydantic's path is the name of a union's branch."""
     return isinstance(part, str) and (
         part.startswith(("constrained-", "list[", "literal[")) or part in ("float", "int")
     )
 
 
 def _allowed(file: type[Section], path: list[Any]) -> list[str]:
-    """The keys that the section at ``path`` knows."""
+    """Return the keys of the section at ``path``."""
     known: type[BaseModel] = file
     for part in path:
         if isinstance(part, str):

@@ -1,4 +1,4 @@
-"""What the devices train on, and who holds which samples. numpy only: making tensors is the caller's work."""
+"""Data sets and their partition among devices, as numpy arrays."""
 
 from adelfl.data.datasets import DATASETS, Dataset, load_dataset
 from adelfl.data.partition import Partition, dirichlet, iid, split_validation

@@ -1,4 +1,4 @@
-"""Arrays as users have them (lists, numpy, torch tensors on any device) as the two kinds that this room keeps."""
+"""Conversion of lists, numpy arrays and torch tensors to samples (float32) and labels (int64)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,30 @@ Floats32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 
-def as_array(name: str, value: Any) -> NDArray[Any]:  # noqa: ANN401 - whatever a user calls an array
-    """Read anything with ``__array__`` or ``.numpy()`` as a numpy array of real numbers; no copy where none is needed.
-
-    torch is recognised by its methods, never imported.
-    """
+def as_array(name: str, value: Any) -> NDArray[Any]:  # noqa: ANN401 - any array-like
+    """Read anything with ``__array__`` or ``.numpy()`` as a numpy array of real numbers, without importing torch."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
         if not isinstance(value, np.ndarray) and callable(getattr(value, "numpy", None)):
             value = value.numpy()
         array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as trouble:
-        raise ConfigError(f"{name} cannot be read as an array of numbers ({trouble})") from None
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{name} cannot be read as an array of numbers ({error})") from None
     if array.dtype.kind not in "biuf":
         raise ConfigError(f"{name} must hold real numbers, not {array.dtype}")
     return array
 
 
 def as_floats(name: str, value: Any) -> Floats32:  # noqa: ANN401
-    """Read samples as float32, contiguous and writeable (torch.from_numpy warns of arrays that are not)."""
-    # An overflow becomes an infinity, which the check for finite values then names.
+    """Read samples as float32, contiguous and writeable (torch.from_numpy warns otherwise)."""
+    # An overflow becomes an infinity, which Dataset refuses.
     with np.errstate(over="ignore"):
         return np.require(as_array(name, value), dtype=np.float32, requirements=["C", "W"])
 
 
 def as_labels(name: str, value: Any) -> Ints:  # noqa: ANN401
-    """Read labels as int64, shape (N,); refuses fractions, negative numbers and anything that is not a vector."""
+    """Read labels as int64, shape (N,); fractions, negative numbers and other shapes are refused."""
     array = as_array(name, value)
     if array.ndim != 1:
         raise ConfigError(f"{name} must be one whole number per sample, shape (N,), not shape {array.shape}")
@@ -47,7 +44,7 @@ def as_labels(name: str, value: Any) -> Ints:  # noqa: ANN401
         raise ConfigError(f"{name} is empty; give at least one sample")
     if array.dtype.kind == "f" and not np.all(np.isfinite(array) & (array == np.round(array))):
         raise ConfigError(f"{name} must be whole numbers")
-    # Compared before the cast, which would wrap a large unsigned number round to a negative one.
+    # Compared before the cast, in which a large unsigned number would become negative.
     if array.min() < 0 or array.max() > np.iinfo(np.int32).max:
         wrong = array.min() if array.min() < 0 else array.max()
         raise ConfigError(f"{name} must be numbered from 0, not {wrong:g}")

@@ -1,4 +1,4 @@
-"""Samples and labels, for training and for testing: built in, from parquet files, or a user's own."""
+"""Data sets for training and testing: built in, from parquet files, or from a user's arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.arrays import Floats32, Ints, as_array, as_floats, as_labels
-from adelfl.data.cache import Split, cache_file, cache_folder, cached
+from adelfl.data.cache import Split, cache_file, cached
 from adelfl.data.parquet import decode
 from adelfl.data.progress import Progress, reporting
 from adelfl.data.sources import Source, locate
@@ -29,38 +29,23 @@ _SOURCES = {
 }
 
 DATASETS = ("digits", *_SOURCES)
-"""The names that :func:`load_dataset` knows."""
+"""Names of data sets for :func:`load_dataset`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples and labels. Build one with :func:`load_dataset`, :meth:`from_arrays` or :meth:`from_torch`.
-
-    Attributes
-    ----------
-    name : str
-        What to call it.
-    x_train : ndarray of float32, shape (N, ...)
-        Training samples; images are channels first.
-    y_train : ndarray of int64, shape (N,)
-        Their labels, 0 to ``classes`` − 1.
-    x_test : ndarray of float32, shape (M, ...)
-        Test samples, of the same shape as the training samples.
-    y_test : ndarray of int64, shape (M,)
-        Their labels.
-    classes : int
-        How many labels there are, at least 2.
-    class_names : tuple of str
-        What each label stands for, or empty.
-    """
+    """Samples and labels. Build one with :func:`load_dataset`, :meth:`from_arrays` or :meth:`from_torch`."""
 
     name: str
     x_train: Floats32 = field(repr=False)
+    """Training samples, float32, shape (N, ...); images are channels first."""
     y_train: Ints = field(repr=False)
+    """Training labels, int64, shape (N,), 0 to ``classes`` − 1."""
     x_test: Floats32 = field(repr=False)
     y_test: Ints = field(repr=False)
     classes: int
     class_names: tuple[str, ...] = ()
+    """Name of each label, or empty."""
 
     def __post_init__(self) -> None:
         if self.classes < 2:
@@ -80,7 +65,7 @@ class Dataset:
                 )
             if x.size == 0:
                 raise ConfigError(f"{self.name}: x_{split} is empty, shape {x.shape}; give at least one sample")
-            # The extremes show a NaN or an infinity without a second array as large as the first.
+            # Tested by the extremes, without a second array as large as the first.
             if not (np.isfinite(x.min()) and np.isfinite(x.max())):
                 raise ConfigError(f"{self.name}: x_{split} holds NaN or infinite values; remove them first")
             if y.min() < 0 or y.max() >= self.classes:
@@ -109,23 +94,11 @@ class Dataset:
         classes: int | None = None,
         class_names: Sequence[str] = (),
     ) -> Dataset:
-        """Take a user's own arrays or tensors: anything with ``__array__`` or ``.numpy()``.
+        """Build a data set from arrays or tensors: anything with ``__array__`` or ``.numpy()``.
 
-        Values are used as they are: scale them first, for example to −1 … 1. An array that is float32 (int64 for
-        labels) already is not copied.
-
-        Parameters
-        ----------
-        x_train, x_test : array_like, shape (N, ...)
-            Samples.
-        y_train, y_test : array_like of int, shape (N,)
-            Labels, numbered from 0.
-        name : str
-            What to call it.
-        classes : int, optional
-            Number of labels; by default the largest label plus one, or the number of ``class_names``.
-        class_names : sequence of str
-            What each label stands for.
+        Samples of shape (N, ...) are used as they are: scale them first, for example to −1 … 1. Labels are numbered
+        from 0; there are as many as ``class_names``, or by default the largest label plus one. float32 samples and
+        int64 labels are not copied.
         """
         x = [as_floats(f"{name}: x_{split}", value) for split, value in (("train", x_train), ("test", x_test))]
         y = [as_labels(f"{name}: y_{split}", value) for split, value in (("train", y_train), ("test", y_test))]
@@ -144,18 +117,10 @@ class Dataset:
         class_names: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> Dataset:
-        """Take two map-style data sets of (x, y) pairs, such as those of torchvision.
+        """Build a data set from two map-style data sets of (x, y) pairs, such as those of torchvision.
 
-        Every sample is read once and kept: a random transform is applied once, not once per epoch.
-
-        Parameters
-        ----------
-        train, test : map-style data set
-            Has ``len()`` and gives pairs (x, y) by position.
-        name, classes, class_names
-            As in :meth:`from_arrays`.
-        progress : callable, optional
-            Called with (samples read, all samples); by default a bar on stderr if that is a terminal.
+        Every sample is read once and kept: a random transform is applied once, not once per epoch. ``progress`` is
+        called with (samples read, all samples); by default a bar is shown on stderr if that is a terminal.
         """
         for split, data in (("train", train), ("test", test)):
             if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")) or len(data) == 0:
@@ -177,7 +142,7 @@ def _gather(what: str, data: Any, done: int, total: int, report: Progress) -> tu
         pair = data[i]
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ConfigError(f"{what}: sample {i} must be a pair (x, y), not {type(pair).__name__}")
-        # A PIL image would become an array, but one with its channels last and its pixels in 0 … 255.
+        # A PIL image would become an array with its channels last and its pixels in 0 … 255.
         if hasattr(pair[0], "getbands"):
             raise ConfigError(
                 f"{what}: sample {i} is an image, not a tensor; "
@@ -207,9 +172,9 @@ def load_dataset(
 ) -> Dataset:
     """Load a data set by name, its pixels scaled to −1 … 1 (mean 0.5, standard deviation 0.5 of the full range).
 
-    ``digits`` comes with the package: 1,438 training and 359 test images, 8 × 8. ``mnist`` and ``cifar10`` are read
-    from parquet files as the Hugging Face hub has them; without a folder they are fetched from there. Decoded
-    images are kept in the cache folder, under a name that changes when the parquet files do.
+    ``digits`` is part of the package: 1,438 training and 359 test images, 8 × 8. ``mnist`` and ``cifar10`` are read
+    from parquet files in the layout of the Hugging Face hub; without a folder they are downloaded from there. Decoded
+    images are cached under a name that changes when the parquet files do.
 
     Parameters
     ----------
@@ -217,23 +182,16 @@ def load_dataset(
         One of :data:`DATASETS`.
     data_dir : path, optional
         The folder that holds ``<name>/train-*.parquet`` and ``<name>/test-*.parquet``, or these files themselves;
-        by default $ADELFL_DATA. If a folder is given, nothing is ever fetched.
+        by default $ADELFL_DATA. If a folder is given, nothing is downloaded.
     cache_dir : path, optional
-        Where decoded images are kept; by default $ADELFL_CACHE, or ~/.cache/adelfl. May be removed at any time.
+        Folder of decoded images; by default $ADELFL_CACHE, or ~/.cache/adelfl. It may be removed at any time.
     progress : callable, optional
         Called with (images decoded, all images); by default a bar on stderr if that is a terminal.
 
-    Returns
-    -------
-    Dataset
-        Images of shape (N, 1, 8, 8), (N, 1, 28, 28) or (N, 3, 32, 32).
-
     Raises
     ------
-    ConfigError
-        No such data set, or its files are absent, unreadable or another data set's.
-    MissingExtraError
-        A package of the extra ``data`` is needed and not installed.
+    ConfigError, MissingExtraError
+        The data set is unknown, its files are absent or unreadable, or the extra ``data`` is not installed.
     """
     if name == "digits":
         return _load_digits()
@@ -242,22 +200,22 @@ def load_dataset(
             f"there is no data set {name!r}; allowed are {', '.join(DATASETS)} (Dataset.from_arrays takes your own)"
         )
     source = _SOURCES[name]
-    found = locate(source, data_dir)
-    file = cache_file(cache_folder(cache_dir), name, (*found.train, *found.test))
+    paths = locate(source, data_dir)
+    file = cache_file(cache_dir, name, (*paths.train, *paths.test))
 
     def decoded() -> tuple[Split, Split]:
         with reporting(progress, f"decoding {name}") as report:
-            return decode(source, found, report)
+            return decode(source, paths, report)
 
     splits = list(cached(file, source.shape, decoded))
-    # The test images go first and each pair is dropped once scaled: 8-bit and float copies rarely live together.
+    # Each pair is dropped once it is scaled, to save memory.
     x_test, y_test = _scaled(*splits.pop(), top=255)
     x_train, y_train = _scaled(*splits.pop(), top=255)
     return Dataset(name, x_train, y_train, x_test, y_test, len(source.class_names), source.class_names)
 
 
 def _load_digits() -> Dataset:
-    # The split is part of the file: numpy does not promise that a seed draws the same in its next version.
+    # The split is part of the file, since numpy does not guarantee the same draws in its next version.
     with (files("adelfl.data") / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
         x_train, y_train = _scaled(archive["x_train"], archive["y_train"], top=16)
         x_test, y_test = _scaled(archive["x_test"], archive["y_test"], top=16)

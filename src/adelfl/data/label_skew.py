@@ -1,14 +1,13 @@
-"""How many samples of each label a device gets, when its label shares are drawn from a Dirichlet law.
+"""Number of samples of each label on each device, for label shares drawn from a Dirichlet distribution.
 
 T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the effects of non-identical data distribution for federated visual
 classification", arXiv:1909.06335, 2019, section 3: device u draws q_u ~ Dir(α p), where p are the label shares of the
 training set, and then the label of each of its samples from q_u.
 
-A training set is finite, and that paper does not say what happens when the samples of a label run out. Here the
-devices, in random order, draw their samples one by one without replacement, a sample of label c with weight
-q_u[c] / p[c]. So the first device's labels follow q_u, and the weight of a label falls as it is used up: nobody is left
-with the remains, and every sample is used. The limits are right: α → ∞ is a random deal, exactly, and α → 0 leaves
-every device with one label, but for the few that are being served when a label runs out.
+That paper does not define what happens when the samples of a label run out. Here the devices, in random order, draw
+their samples one by one without replacement, a sample of label c with weight q_u[c] / p[c]. So the first device's
+labels follow q_u, the weight of a label falls as it is used up, and every sample is used. α → ∞ is exactly a random
+partition, and α → 0 leaves every device with one label, except for the few in whose turn a label runs out.
 """
 
 from __future__ import annotations
@@ -19,32 +18,18 @@ from numpy.typing import NDArray
 from adelfl.data.arrays import Ints
 
 _TURNS = 64
-"""Larger fleets are served in this many turns, many devices at once; only what two of them both want is shared out."""
+"""Larger fleets are served in this many turns of many devices each, which share samples drawn by several of them."""
 
 
 def draw_label_counts(rng: np.random.Generator, pool: Ints, sizes: Ints, alpha: float) -> Ints:
-    """Draw the table of devices and labels.
+    """Draw a table of shape (devices, labels), with rows that add up to ``sizes`` and columns that add up to ``pool``.
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Source of randomness.
-    pool : ndarray of int, shape (labels,)
-        Samples of each label, at least 1.
-    sizes : ndarray of int, shape (devices,)
-        Samples that each device gets; adds up to the sum of ``pool``.
-    alpha : float
-        Concentration α, positive.
-
-    Returns
-    -------
-    ndarray of int64, shape (devices, labels)
-        Rows add up to ``sizes``, columns to ``pool``.
+    ``sizes`` and ``pool`` have the same sum, ``pool`` is positive, and ``alpha`` is the concentration α.
     """
     p = pool / pool.sum()
     shape = (sizes.size, pool.size)
-    # log q up to a constant per device: the logarithm of Gamma(αp) variables, as Gamma(αp + 1) U^(1/αp), since for
-    # small α the variables themselves underflow.
+    # log q up to a constant per device: logarithms of Gamma(αp) variables as Gamma(αp + 1) U^(1/αp), since the
+    # variables themselves underflow for small α.
     log_q = np.log(rng.standard_gamma(alpha * p + 1.0, shape)) - rng.standard_exponential(shape) / (alpha * p)
     log_weight = log_q - np.log(p)
     counts = np.zeros(shape, dtype=np.int64)
@@ -61,18 +46,18 @@ def draw_label_counts(rng: np.random.Generator, pool: Ints, sizes: Ints, alpha: 
 
 
 def _draw_alone(rng: np.random.Generator, log_weight: NDArray[np.float64], wanted: Ints, left: Ints) -> Ints:
-    """Draw each device's samples without replacement, as if it were alone; shape (devices, labels).
+    """Draw each device's samples without replacement, as if it were the only one; shape (devices, labels).
 
-    Every sample rings after an exponential time of rate weight, and a device takes the first that ring; this is drawing
-    one by one with those weights. The next of k samples of weight 1 rings after an Exp(k) time, so a running sum gives
-    the times of a label in order, without looking at every sample.
+    Drawing one by one with weights is taking the samples with the smallest exponential times, whose rates are the
+    weights. The next of k samples of weight 1 follows after an Exp(k) time, so a cumulative sum gives the times of a
+    label in order.
     """
     devices, labels = log_weight.shape
     most = int(wanted.max())
     depth = int(min(most, left.max()))
     waiting = left[:, None] - np.arange(depth)
     times = np.cumsum(rng.standard_exponential((devices, labels, depth)) / np.maximum(waiting, 1), axis=2)
-    with np.errstate(divide="ignore"):  # a time of exactly 0 rings first
+    with np.errstate(divide="ignore"):  # a time of exactly 0 comes first
         log_times = np.log(times) - log_weight[:, :, None]
     log_times[:, waiting < 1] = np.inf
     first = np.argpartition(log_times.reshape(devices, -1), np.unique(wanted) - 1, axis=1)[:, :most]

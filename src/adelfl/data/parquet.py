@@ -1,4 +1,4 @@
-"""Images out of parquet files in the Hugging Face layout: image|img {bytes, path}, label."""
+"""Decoding of images in parquet files of the Hugging Face layout: image|img {bytes, path}, label."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _open(path: Path) -> Any:  # noqa: ANN401 - pyarrow comes without types
     parquet = optional("pyarrow.parquet", "pyarrow")
     try:
         file = parquet.ParquetFile(path)
-    except (OSError, ValueError) as trouble:
-        raise ConfigError(f"{path}: cannot be read as a parquet file ({trouble})") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as a parquet file ({error})") from None
     names = file.schema_arrow.names
     if "label" not in names or not {"image", "img"} & set(names):
         raise ConfigError(f"{path}: expected the columns 'label' and 'image' or 'img', not {', '.join(names)}")
@@ -70,8 +70,8 @@ def _batches(path: Path, file: Any) -> Iterator[tuple[list[bytes], Any]]:  # noq
             if labels.dtype.kind not in "iu":  # a gap turns whole numbers into floats
                 raise ConfigError(f"{path}: column 'label' must hold whole numbers without gaps")
             yield batch.column(column).field("bytes").to_pylist(), labels
-    except (OSError, ValueError, KeyError, AttributeError) as trouble:
-        raise ConfigError(f"{path}: cannot be read in the layout {column} {{bytes, path}}, label ({trouble})") from None
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path}: cannot be read in the layout {column} {{bytes, path}}, label ({error})") from None
 
 
 def _decode_images(path: Path, images: list[bytes], out: np.ndarray) -> None:
@@ -88,6 +88,6 @@ def _decode_images(path: Path, images: list[bytes], out: np.ndarray) -> None:
                     )
                 pixels = np.frombuffer(image.tobytes(), dtype=np.uint8)
         # Pillow raises OSError, SyntaxError, ValueError and others for a broken image; TypeError is a missing one.
-        except (OSError, SyntaxError, ValueError, TypeError) as trouble:
-            raise ConfigError(f"{path}: an image cannot be decoded ({trouble})") from None
+        except (OSError, SyntaxError, ValueError, TypeError) as error:
+            raise ConfigError(f"{path}: an image cannot be decoded ({error})") from None
         out[row] = pixels.reshape(height, width, channels).transpose(2, 0, 1)

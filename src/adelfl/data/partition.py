@@ -1,17 +1,15 @@
-"""Who holds which training samples.
+"""Partition of the training samples among the devices.
 
-A data set of N samples is dealt to the devices without replacement: what one device holds, no other does. When there
-are more devices than N // ``min_size``, they cannot all have samples of their own; then the devices are split into as
-few groups of equal size as possible, and the whole data set is dealt to each group anew. So every sample is used once
-per group, the devices of one group share nothing, and no device holds a sample twice.
+The N samples of a data set are distributed without replacement, so that no two devices hold the same one. More than
+N // ``min_size`` devices cannot all have samples of their own; they are split into as few groups of equal size as
+possible, and the whole data set is distributed to each group. No device holds a sample twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,29 +21,22 @@ from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 
 SMALLEST_ALPHA = 1e-9
-"""A smaller α changes nothing more: every device has one label long before."""
+"""Smallest α; far above it every device already has one label."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """For each device, the positions of its samples in the training set.
+    """Sequence with the positions of each device's samples in the training set.
 
-    ``partition[u]`` is the int64 array of device u, ``len(partition)`` the number of devices, and iterating goes
-    through the devices in order. Build one with :func:`iid`, :func:`dirichlet` or :meth:`of`.
-
-    Attributes
-    ----------
-    indices : ndarray of int64, shape (total,)
-        Positions in the training set, device after device.
-    offsets : ndarray of int64, shape (devices + 1,)
-        Device u holds ``indices[offsets[u]:offsets[u + 1]]``.
-    samples : int
-        Size of the training set.
+    Build one with :func:`iid`, :func:`dirichlet` or :meth:`of`.
     """
 
     indices: Ints
+    """Positions in the training set, device after device."""
     offsets: Ints
+    """Device u holds ``indices[offsets[u]:offsets[u + 1]]``."""
     samples: int
+    """Size of the training set."""
 
     def __post_init__(self) -> None:
         for key, array in (("indices", self.indices), ("offsets", self.offsets)):
@@ -106,23 +97,11 @@ class Partition:
 
     @property
     def sizes(self) -> Ints:
-        """How many samples each device holds, shape (devices,)."""
+        """Number of samples on each device, shape (devices,)."""
         return np.diff(self.offsets)
 
     def label_counts(self, y: ArrayLike, classes: int | None = None) -> Ints:
-        """Count each device's labels.
-
-        Parameters
-        ----------
-        y : array_like of int, shape (samples,)
-            Labels of the training set.
-        classes : int, optional
-            Number of labels; by default the largest in ``y`` plus one.
-
-        Returns
-        -------
-        ndarray of int64, shape (devices, classes)
-        """
+        """Count the labels of each device, shape (devices, classes); ``classes`` is by default max(y) + 1."""
         labels = as_labels("labels", y)
         if labels.size != self.samples:
             raise ConfigError(f"labels must be {self.samples}, one per training sample, not {labels.size}")
@@ -134,18 +113,7 @@ class Partition:
         return flat.reshape(len(self), width).astype(np.int64, copy=False)
 
     def spared(self, kept: Ints, held_out: Ints) -> tuple[Ints, Ints]:
-        """Move samples from a held-out set back, one for each device that would hold none otherwise.
-
-        Parameters
-        ----------
-        kept, held_out : ndarray of int64
-            Positions in the training set, ascending, as :func:`split_validation` gives them.
-
-        Returns
-        -------
-        kept, held_out : ndarray of int64
-            Such that each device holds a sample of ``kept``, ascending.
-        """
+        """Move samples from ``held_out`` to ``kept`` such that each device holds a kept one; both stay ascending."""
         is_kept = np.zeros(self.samples, dtype=np.bool_)
         is_kept[kept] = True
         first = self.indices[self.offsets[:-1]]
@@ -155,51 +123,30 @@ class Partition:
         return np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
 
     def restricted(self, kept: Ints) -> Partition:
-        """Return the partition of a part of the training set: what each device holds of it, in the same order.
-
-        Parameters
-        ----------
-        kept : ndarray of int64
-            Positions in the training set, ascending; those in the result count within them.
-        """
+        """Return the partition of a part of the training set, given by ascending positions; the result counts in it."""
         place = np.full(self.samples, -1, dtype=np.int64)
         place[kept] = np.arange(kept.size)
         moved = place[self.indices]
         sizes = np.add.reduceat((moved >= 0).astype(np.int64), self.offsets[:-1])
         return Partition(moved[moved >= 0], _offsets(sizes), int(kept.size))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Only numbers, lists and strings: fit for JSON."""
-        return {"samples": self.samples, "devices": [part.tolist() for part in self]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Partition:
-        """The inverse of :meth:`to_dict`."""
-        try:
-            devices, samples = data["devices"], data["samples"]
-        except (KeyError, TypeError):
-            raise ConfigError("partition: expected the keys 'samples' and 'devices'") from None
-        if not isinstance(samples, int) or not isinstance(devices, (list, tuple)):
-            raise ConfigError("partition: 'samples' must be a whole number and 'devices' a list of lists")
-        return cls.of(devices, samples)
-
     def save(self, path: str | Path) -> None:
-        """Write to an .npz file, whole or not at all."""
+        """Write to an .npz file atomically."""
         arrays = {"indices": self.indices, "offsets": self.offsets, "samples": np.array(self.samples, dtype=np.int64)}
         try:
             write_npz(Path(path), arrays)
-        except OSError as trouble:
-            raise ConfigError(f"{path}: cannot be written ({trouble.strerror or trouble})") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Partition:
-        """Read what :meth:`save` wrote."""
+        """Read a file that :meth:`save` wrote."""
         try:
             archive = read_npz(Path(path))
             indices, offsets, samples = archive["indices"], archive["offsets"], int(archive["samples"])
-        except OSError as trouble:
-            raise ConfigError(f"{path}: cannot be read as a partition ({trouble.strerror or 'damaged'})") from None
-        except Exception:  # whatever the damage looks like (see read_npz)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read as a partition ({error.strerror or 'damaged'})") from None
+        except Exception:  # of any kind (see read_npz)
             raise ConfigError(
                 f"{path}: cannot be read as a partition (adelfl partition --save did not write it, or it is damaged)"
             ) from None
@@ -207,18 +154,9 @@ class Partition:
 
 
 def iid(labels: ArrayLike, devices: int, seed: int, *, min_size: int = 1) -> Partition:
-    """Deal the samples at random, in equal parts (up to one sample).
+    """Distribute the samples at random, in equal parts (up to one sample).
 
-    Parameters
-    ----------
-    labels : array_like of int, shape (N,)
-        Labels of the training set; only their number counts.
-    devices : int
-        How many devices; more than N // ``min_size`` of them share samples as the head of this module says.
-    seed : int
-        The run's seed.
-    min_size : int
-        Samples that every device holds at least, such as one batch.
+    More than N // ``min_size`` devices share samples as described in :mod:`adelfl.data.partition`.
     """
     y = as_labels("labels", labels)
 
@@ -229,26 +167,13 @@ def iid(labels: ArrayLike, devices: int, seed: int, *, min_size: int = 1) -> Par
 
 
 def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size: int = 1) -> Partition:
-    """Deal the samples so that each device has label shares of its own, after Hsu, Qi and Brown (2019).
+    """Distribute the samples such that each device has its own label shares, after Hsu, Qi and Brown (2019).
 
     Device u draws its label shares q_u ~ Dir(C α p), where p are the shares of the C labels in the training set, and
-    then its samples, without replacement, by q_u. With equally frequent labels that is Dir(α, …, α), what later papers
-    and other libraries mean by Dirichlet(α); in Hsu's own notation, Dir(α p) with p adding up to 1, it is their α / C.
-    Large α approaches :func:`iid`, small α leaves a device with one label. Sizes are equal
-    (up to one sample). What happens when a label runs out is said in :mod:`adelfl.data.label_skew`.
-
-    Parameters
-    ----------
-    labels : array_like of int, shape (N,)
-        Labels of the training set.
-    devices : int
-        How many devices; more than N // ``min_size`` of them share samples as the head of this module says.
-    alpha : float
-        Concentration α per label; C α is at least :data:`SMALLEST_ALPHA`.
-    seed : int
-        The run's seed.
-    min_size : int
-        Samples that every device holds at least, such as one batch.
+    then its samples, without replacement, by q_u (:mod:`adelfl.data.label_skew`). With equally frequent labels that is
+    Dir(α, …, α), the Dirichlet(α) of later papers and other libraries; in Hsu's own notation α is divided by C. Large α
+    approaches :func:`iid`, small α leaves a device with one label. Sizes are equal (up to one sample), and devices
+    share samples as in :func:`iid`.
     """
     y = as_labels("labels", labels)
     _, label, pool = np.unique(y, return_inverse=True, return_counts=True)
@@ -259,7 +184,7 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size
     def deal(group: int, sizes: Ints) -> Ints:
         rng = rng_for(seed, "partition", "dirichlet", group)
         counts = draw_label_counts(rng, pool, sizes, concentration)
-        # The samples of a label, in random order, go to the devices in turn; then each device's are mixed.
+        # The samples of a label go to the devices in random order; then each device's samples are shuffled.
         shuffled = rng.permutation(y.size)
         samples = shuffled[np.argsort(label[shuffled], kind="stable")]
         owner = np.repeat(np.tile(np.arange(sizes.size), pool.size), counts.T.ravel())
@@ -270,7 +195,7 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size
 
 
 def _deal_to_groups(samples: int, devices: int, min_size: int, deal: Callable[[int, Ints], Ints]) -> Partition:
-    """Deal the whole data set to each group of devices; ``deal(group, sizes)`` orders the samples by device."""
+    """Distribute the whole data set to each group of devices; ``deal(group, sizes)`` orders the samples by device."""
     if devices < 1:
         raise ConfigError(f"devices must be at least 1, not {devices}")
     if not 1 <= min_size <= samples:
@@ -291,22 +216,9 @@ def _offsets(sizes: Ints) -> Ints:
 
 
 def split_validation(labels: ArrayLike, fraction: float, seed: int) -> tuple[Ints, Ints]:
-    """Cut a validation set out of the training set, stratified: every label gives the same share (up to one sample).
+    """Split the positions of the training set into training and validation, stratified by label, both ascending.
 
-    Parameters
-    ----------
-    labels : array_like of int, shape (N,)
-        Labels of the training set.
-    fraction : float
-        Share of the samples that goes to validation, between 0 and 1.
-    seed : int
-        The run's seed.
-
-    Returns
-    -------
-    train, validation : ndarray of int64
-        Positions in the training set, ascending; together they are all of 0 … N − 1. Every label keeps at least one
-        training sample.
+    ``fraction`` is the share of validation in every label (up to one sample); a label keeps a training sample.
     """
     y = as_labels("labels", labels)
     if not 0.0 < fraction < 1.0:

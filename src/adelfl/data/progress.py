@@ -1,4 +1,4 @@
-"""How far a long job has come: a user's callback, or a bar on stderr if a person is looking."""
+"""Progress of long jobs: a user's callback, or a bar on stderr if that is a terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Progress = Callable[[int, int], None]
 
 @contextmanager
 def reporting(progress: Progress | None, title: str) -> Iterator[Progress]:
-    """Yield what to call with (done, total)."""
+    """Yield a function of (done, total)."""
     if progress is not None:
         yield progress
-    # isatty rather than rich's own guess, which FORCE_COLOR turns to yes in a log file.
+    # isatty rather than rich's own test, which is true for a log file if FORCE_COLOR is set.
     elif sys.stderr is not None and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import Progress as Bar

@@ -1,4 +1,4 @@
-"""Where the parquet files of a data set are: in a folder of the user's, or on the Hugging Face hub."""
+"""Location of the parquet files of a data set, in a folder or on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -15,23 +15,13 @@ from adelfl.errors import ConfigError, MissingExtraError
 
 @dataclass(frozen=True)
 class Source:
-    """An image data set in the Hugging Face layout.
-
-    Attributes
-    ----------
-    name : str
-        What a user types.
-    repo : str
-        Its name on the hub, ``owner/name``.
-    shape : tuple of int
-        Channels, height, width.
-    class_names : tuple of str
-        What the labels 0, 1, … stand for.
-    """
+    """An image data set in the Hugging Face layout."""
 
     name: str
     repo: str
+    """Name on the hub, ``owner/name``."""
     shape: tuple[int, int, int]
+    """Channels, height, width."""
     class_names: tuple[str, ...]
 
 
@@ -44,13 +34,13 @@ class Files:
 
 
 def optional(module: str, package: str) -> Any:  # noqa: ANN401 - a module
-    """Import a module of the extra ``data``, or say how to get it."""
+    """Import a module of the extra ``data``, or raise an error that names the package."""
     try:
         return import_module(module)
     except ModuleNotFoundError:
         raise MissingExtraError(package, "data") from None
-    except ImportError as trouble:  # installed, but not for this Python or this numpy
-        raise ConfigError(f"{package} is installed but cannot be imported ({trouble}); install it anew") from None
+    except ImportError as error:  # installed, but not for this Python or this numpy
+        raise ConfigError(f"{package} is installed but cannot be imported ({error}); install it anew") from None
 
 
 def locate(source: Source, data_dir: str | Path | None) -> Files:
@@ -92,13 +82,8 @@ def find(source: Source, folder: Path) -> Files | None:
 def _places(source: Source, folder: Path) -> Iterator[Path]:
     owner, short = source.repo.split("/")
     snapshots = folder / f"datasets--{owner}--{short}" / "snapshots"
-    for base in (
-        folder / source.name,
-        folder / owner / short,
-        folder / f"{owner}--{short}",
-        *sorted(snapshots.glob("*")),
-        folder,
-    ):
+    bases = (folder / source.name, folder / owner / short, folder / f"{owner}--{short}")
+    for base in (*bases, *sorted(snapshots.glob("*")), folder):
         for config in ("", source.name, "plain_text", "data", "default"):
             yield base / config
 
@@ -121,7 +106,7 @@ def _from_hub(source: Source) -> Files:
     except MissingExtraError as missing:
         missing.args = (f"{missing}; or {advice}",)
         raise
-    # The files on the hub do not change: what was fetched once is used without asking again.
+    # The files on the hub do not change, so a local copy is used if there is one.
     for local in (True, False):
         try:
             folder = hub.snapshot_download(
@@ -129,10 +114,10 @@ def _from_hub(source: Source) -> Files:
             )
             if (files := find(source, Path(folder))) is not None:
                 return files
-            trouble = "it holds no parquet files of the expected names"
+            reason = "it holds no parquet files of the expected names"
         # The hub's client raises its own errors, its HTTP library's and the operating system's.
         except Exception as error:
-            trouble = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
     raise ConfigError(
-        f"{source.name} cannot be fetched from huggingface.co/datasets/{source.repo} ({trouble}); {advice}"
+        f"{source.name} cannot be fetched from huggingface.co/datasets/{source.repo} ({reason}); {advice}"
     )

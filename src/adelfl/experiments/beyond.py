@@ -1,4 +1,4 @@
-"""Evidence beyond the paper: what a plan by the noise itself, and one that learns, are worth, and where not."""
+"""Studies beyond the paper: plans that minimise the noise itself, and replanning."""
 
 from __future__ import annotations
 
@@ -11,14 +11,8 @@ TIGHT = "adel[replan=false;batch_scale=one]"
 PER_ROUND = "adel[replan=false]"
 LEARNING = "adel"
 
-_WORDS = {
-    PAPER: "adel-paper",
-    TIGHT: "tight",
-    PER_ROUND: "tight, m_t",
-    LEARNING: "tight, m_t, replan (adel)",
-}
-_OURS = (PAPER, TIGHT, PER_ROUND, LEARNING)
-_EVERYBODY = ("wait", "drop", "salf", "heterofl", *_OURS, "oracle")
+_WORDS = {PAPER: "adel-paper", TIGHT: "tight", PER_ROUND: "tight, m_t", LEARNING: "tight, m_t, replan (adel)"}
+_EVERYBODY = ("wait", "drop", "salf", "heterofl", *_WORDS, "oracle")
 
 _PARTITIONS = {
     "iid": ("IID", ("data.partition=iid",)),
@@ -26,8 +20,8 @@ _PARTITIONS = {
     "dir01": ("Dirichlet 0.1", ("data.partition=dirichlet", "data.alpha=0.1")),
 }
 _RATES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-"""Finer than the paper's: between 0.1 and 0.5 many a strategy goes from too slow to unstable, and one whose first
-layers starve is stable only far below. Where the best is the first or the last of them, up to three more are tried."""
+"""Finer than the paper's: between 0.1 and 0.5 many strategies go from too slow to unstable, and those with starved
+first layers are stable only far below. Up to three more are tried if the best is the first or the last."""
 
 _FLEETS = {
     "lognormal": ("lognormal speeds", ()),
@@ -36,13 +30,13 @@ _FLEETS = {
 }
 
 
+_CONSTANT, _INVERSE = "learning_rate.schedule=constant", "learning_rate.schedule=inverse"
+
+
 def _rates(rounds: int) -> dict[str, tuple[str, tuple[str, ...]]]:
     return {
-        "constant": ("constant rate", ("learning_rate.schedule=constant",)),
-        "inverse": (
-            f"η₀/(1+t/{rounds // 5})",
-            ("learning_rate.schedule=inverse", f"learning_rate.time_scale={rounds / 5:g}"),
-        ),
+        "constant": ("constant rate", (_CONSTANT,)),
+        "inverse": (f"η₀/(1+t/{rounds // 5})", (_INVERSE, f"learning_rate.time_scale={rounds / 5:g}")),
     }
 
 
@@ -52,10 +46,10 @@ def _cells(
     rates: tuple[str, ...] = ("constant",),
     rounds: int = 100,
 ) -> tuple[Cell, ...]:
-    """A cell for every combination."""
+    """Return a cell for every combination."""
     return tuple(
         Cell(
-            f"depth{depth:.0%}-{partition}-{rate}".replace("%", ""),
+            f"depth{100 * depth:.0f}-{partition}-{rate}",
             f"{depth:.0%} depth, {_PARTITIONS[partition][0]}, {_rates(rounds)[rate][0]}",
             (f"training.depth={depth}", *_PARTITIONS[partition][1], *_rates(rounds)[rate][1]),
         )
@@ -94,13 +88,18 @@ _FLEETS_STUDY = _study(
     _DIGITS,
     tuple(
         Cell(
-            f"{fleet}-depth{depth:.0%}-{partition}".replace("%", ""),
+            f"{fleet}-depth{100 * depth:.0f}-{partition}",
             f"{_FLEETS[fleet][0]}, {depth:.0%} depth, {_PARTITIONS[partition][0]}",
             (f"training.depth={depth}", *_FLEETS[fleet][1], *_PARTITIONS[partition][1]),
         )
         for fleet, partition, depth in product(("twoclass", "phones"), ("iid", "dir01"), (0.15, 0.5))
     ),
 )
+
+
+def _law(name: str, spread: float) -> tuple[str, ...]:
+    return (f"latency.law={name}", f"latency.spread={spread}", "latency.known=false")
+
 
 _WRONG = {
     "known": ("speeds known", ()),
@@ -111,27 +110,16 @@ _WRONG = {
     "throttled": ("half become 3 × slower", ("fleet.throttled=0.5",)),
     "churn": ("a third leaves, a third comes", ("fleet.churn=0.33",)),
     "dropout": ("a fifth drops out of each round", ("fleet.dropout=0.2",)),
-    "lognormal": (
-        "lognormal layer times, thought exponential",
-        ("latency.law=lognormal", "latency.spread=1.5", "latency.known=false"),
-    ),
-    "gamma": (
-        "steady layer times, thought exponential",
-        ("latency.law=gamma", "latency.spread=0.3", "latency.known=false"),
-    ),
+    "lognormal": ("lognormal layer times, thought exponential", _law("lognormal", 1.5)),
+    "gamma": ("steady layer times, thought exponential", _law("gamma", 0.3)),
 }
 
 _BELIEFS_STUDY = _study(
     "beyond-beliefs",
     "Digits, MLP: what is believed of the fleet is wrong, or becomes so",
-    (*_DIGITS, "learning_rate.schedule=constant"),
+    (*_DIGITS, _CONSTANT),
     tuple(
-        Cell(
-            f"{key}-depth{depth:.0%}".replace("%", ""),
-            f"{words}, {depth:.0%} depth",
-            (f"training.depth={depth}", *changes),
-        )
-        for depth in (0.15,)
+        Cell(f"{key}-depth15", f"{words}, 15% depth", ("training.depth=0.15", *changes))
         for key, (words, changes) in _WRONG.items()
     ),
     strategies=("salf", PAPER, PER_ROUND, LEARNING, "oracle"),
@@ -162,18 +150,17 @@ _CIFAR_STUDY = _study(
     "beyond-cifar",
     "CIFAR-10, CNN",
     (
-        "data.name=cifar10",
-        "model.name=cnn",
-        "training.rounds=200",
-        "training.evaluations=12",
-        "data.test_samples=2000",
-        "training.batch=8",
+        *("data.name=cifar10", "model.name=cnn", "training.rounds=200"),
+        *("training.evaluations=12", "data.test_samples=2000", "training.batch=8"),
     ),
     _cells((0.15,), ("iid",), ("inverse",), 200),
     tuning=("data.validation=0.1", "training.evaluations=10", "data.test_samples=1000"),
 )
 
-_CORRECTIONS = ("unbiased", "none", "adaptive")
+_CORRECTED = {
+    f"{strategy}[correction={name}]": f"{strategy}, {name}"
+    for strategy, name in product(("salf", "adel-paper"), ("unbiased", "none", "adaptive"))
+}
 
 _CORRECTION_STUDY = _study(
     "beyond-correction",
@@ -181,20 +168,15 @@ _CORRECTION_STUDY = _study(
     _DIGITS,
     tuple(
         Cell(
-            f"rate{rate:g}-depth{depth:.0%}".replace("%", ""),
+            f"rate{rate:g}-depth{100 * depth:.0f}",
             f"η = {rate:g}, {depth:.0%} depth",
-            (f"training.depth={depth}", "learning_rate.schedule=constant"),
+            (f"training.depth={depth}", _CONSTANT),
             rate=rate,
         )
-        for depth in (0.1, 0.15, 0.25)
-        for rate in (0.05, 0.1, 0.3)
+        for depth, rate in product((0.1, 0.15, 0.25), (0.05, 0.1, 0.3))
     ),
-    strategies=(
-        *(f"salf[correction={c}]" for c in _CORRECTIONS),
-        *(f"adel-paper[correction={c}]" for c in _CORRECTIONS),
-        "oracle",
-    ),
-    words={f"{s}[correction={c}]": f"{s}, {c}" for s in ("salf", "adel-paper") for c in _CORRECTIONS},
+    strategies=(*_CORRECTED, "oracle"),
+    words=_CORRECTED,
     gap=(),
     seeds=10,
 )
@@ -212,7 +194,7 @@ _PARTS = {
 _PARTS_STUDY = _study(
     "beyond-parts",
     "Digits, MLP: what each part of the plan is worth",
-    (*_DIGITS, "learning_rate.schedule=constant", "training.depth=0.15"),
+    (*_DIGITS, _CONSTANT, "training.depth=0.15"),
     tuple(
         Cell(
             f"{fleet}-U{U}-{partition}",
@@ -242,13 +224,11 @@ _ROUNDS_STUDY = _study(
     _DIGITS,
     tuple(
         Cell(
-            f"U{U}-depth{depth:.0%}-rounds{rounds}".replace("%", ""),
+            f"U{U}-depth{100 * depth:.0f}-rounds{rounds}",
             f"{U} devices, {depth:.0%} depth at 100 rounds, {rounds} rounds",
             (
-                f"fleet.devices={U}",
-                f"training.depth={depth}",
-                f"training.rounds={rounds}",
-                f"training.budget_share={100 / rounds:g}",
+                *(f"fleet.devices={U}", f"training.depth={depth}"),
+                *(f"training.rounds={rounds}", f"training.budget_share={100 / rounds:g}"),
             ),
             rate=0.3,
         )

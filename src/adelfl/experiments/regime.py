@@ -1,14 +1,14 @@
 """Infer the mean depth at which the paper's Table II was measured, from its baselines alone.
 
-The text says that clients reach 85 % of the network's depth, but gives neither P_u, S nor R. The numbers of
-Drop-Stragglers, FedAvg and SALF depend on the depth, so they tell it. Let x be the seconds of a round at the largest
-budget, and a_b(x) the accuracy of baseline b at deadline x relative to the oracle's, interpolated between the cells of
-the study. Then
+The paper states that clients reach 85 % of the network's depth, but gives neither P_u, S nor R. The accuracies of
+Drop-Stragglers, FedAvg and SALF depend on the depth, so it can be inferred from them. Let x be the seconds of a round
+at the largest budget, and a_b(x) the accuracy of baseline b at deadline x relative to the oracle's, interpolated
+between the cells of the study. Then
 
     misfit(x)² = mean over baselines b and budgets T of (a_b(x T/T_largest) − paper_b(T)/ceiling)²
 
-and x is the only thing that is fitted. ADEL-FL's accuracy is no part of the sum. The paper has no oracle; its best
-number stands for one, and the fit is repeated with other ceilings to show how much that matters.
+and x is the only parameter. ADEL-FL's accuracy is not part of the sum. The paper has no oracle; its best number is used
+as the ceiling, and the fit is repeated with other ceilings to show their influence.
 """
 
 from __future__ import annotations
@@ -28,31 +28,23 @@ Floats = NDArray[np.float64]
 
 BASELINES = ("salf", "drop", "wait")
 CEILINGS = (66.0, 69.0, 75.0, 80.0)
-"""Accuracy that the paper's oracle may have had: SALF's best number, ADEL-FL's best, and more."""
+"""Possible accuracies of the paper's oracle: SALF's best number, ADEL-FL's best, and larger ones."""
 
 _CANDIDATES = 400
 
 
 @dataclass(frozen=True, eq=False)
 class Regime:
-    """Misfit of the baselines against the depth at the largest budget.
-
-    Attributes
-    ----------
-    depth : ndarray, shape (K,)
-        Mean depth at the largest budget, for each candidate.
-    misfit : ndarray, shape (K,)
-        Root of the mean squared difference, as a share of the oracle's accuracy.
-    curves : dict of str to (ndarray, ndarray)
-        For each baseline, mean depth of each cell and accuracy relative to the oracle there.
-    points : dict of str to (ndarray, ndarray)
-        For each baseline, the paper's numbers relative to the ceiling, at the depths of the best candidate.
-    """
+    """Misfit of the baselines as a function of the depth at the largest budget."""
 
     depth: Floats
+    """Mean depth at the largest budget, for each candidate."""
     misfit: Floats
+    """Root of the mean squared difference for each candidate, as a share of the oracle's accuracy."""
     curves: dict[str, tuple[Floats, Floats]]
+    """For each baseline, mean depth of each cell and accuracy relative to the oracle there."""
     points: dict[str, tuple[Floats, Floats]]
+    """For each baseline, depths of the best candidate and the paper's numbers relative to the ceiling."""
 
     @property
     def best(self) -> float:
@@ -70,23 +62,11 @@ def fit_regime(
     ceiling: float = CEILINGS[1],
     seeds: frozenset[int] | None = None,
 ) -> Regime:
-    """Find the depth at which the baselines come nearest to the paper's numbers.
+    """Find the depth with the smallest misfit between the baselines and the paper's numbers.
 
-    Parameters
-    ----------
-    outcome : Outcome
-        Runs of the baselines and of the oracle in cells that differ in the budget only.
-    paper : mapping of int to mapping of str to float
-        Accuracy in percent by budget and strategy.
-    ceiling : float
-        Accuracy in percent that stands for the paper's oracle.
-    seeds : frozenset of int, optional
-        Seeds to use; all by default.
-
-    Raises
-    ------
-    ConfigError
-        If fewer than three cells have all baselines.
+    ``outcome`` has runs of the baselines and of the oracle in cells that differ in the budget only, at least three of
+    them with all baselines; ``paper`` has the accuracy in percent by budget and strategy; ``ceiling`` is the assumed
+    accuracy of the paper's oracle. All seeds are used by default.
     """
     cells = [c for c in outcome.study.cells if all(_mean(outcome, c, b, "final", seeds) is not None for b in BASELINES)]
     if len(cells) < 3:
@@ -115,7 +95,7 @@ def fit_regime(
 
 
 def depth_by_seed(outcome: Outcome, paper: Mapping[int, Mapping[str, float]]) -> Floats:
-    """Return the best depth of each seed that all cells have, to tell how well it is known."""
+    """Return the best depth of each seed that all cells have, as a measure of its uncertainty."""
     shared = [
         frozenset(run.seed for run in outcome.of(cell, b))
         for cell in outcome.study.cells

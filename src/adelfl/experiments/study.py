@@ -1,4 +1,4 @@
-"""What an experiment of the paper is: settings, strategies, and claims that can turn out wrong."""
+"""Description of a study: settings, strategies, and claims to test."""
 
 from __future__ import annotations
 
@@ -12,143 +12,94 @@ RATES = (0.05, 0.1, 0.5, 1.0)
 """The paper's choice of η_0; each strategy gets the best of them on validation data."""
 
 FIRST_TUNING_SEED = 1000
-"""Learning rates are chosen on luck that no reported run meets."""
+"""Learning rates are chosen with other seeds than those of the reported runs."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting of a study.
-
-    Attributes
-    ----------
-    key : str
-        Its name in files.
-    title : str
-        Its name for readers.
-    changes : tuple of str
-        ``section.key=value`` pairs on top of the study's own.
-    paper : bool
-        Whether the setting is one of the paper's.
-    rates_of : str
-        Key of a similar cell whose learning rates are taken over; empty if it chooses its own.
-    rate : float or None
-        The learning rate of everybody, where none is to be chosen.
-    strategies : tuple of str or None
-        Strategies that run in this cell; None for all of the study's.
-    seeds : int or None
-        Number of seeds; None for the study's.
-    oracle_of : str
-        Key of a cell with the same oracle, whose runs are used here; empty if the cell runs its own.
-        The oracle does not depend on the budget.
-    """
+    """One setting of a study."""
 
     key: str
+    """Name in files."""
     title: str
+    """Name in reports."""
     changes: tuple[str, ...]
+    """``section.key=value`` pairs in addition to the study's own."""
     paper: bool = False
+    """Whether the setting is one of the paper's."""
     rates_of: str = ""
+    """Key of a similar cell whose learning rates are used; empty if the cell chooses its own."""
     rate: float | None = None
+    """Learning rate of all strategies, if none is to be chosen."""
     strategies: tuple[str, ...] | None = None
+    """Strategies that run in this cell; None for all of the study's."""
     seeds: int | None = None
+    """Number of seeds; None for the study's."""
     oracle_of: str = ""
+    """Key of a cell whose runs of the oracle, which do not depend on the budget, are used here; empty for its own."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The paper says that one strategy ends above another.
-
-    Attributes
-    ----------
-    sentence : str
-        What the paper says.
-    better, worse : str
-        Strategies, as the user writes them.
-    points : float or None
-        By how many points of accuracy, if the paper says.
-    at : str
-        "final", or a share of the budget such as "60%".
-    cells : tuple of str
-        Where it is looked at; empty for every cell that runs both strategies.
-    reported : float or None
-        Final accuracy in percent that the paper reports for the better one. The claim is tested only where the
-        oracle reaches 80 % of it.
-    """
+    """A statement of the paper that one strategy ends above another."""
 
     sentence: str
     better: str
     worse: str
     points: float | None = None
+    """Difference in points of accuracy, if the paper gives one."""
     at: str = "final"
+    """"final", or a share of the budget such as "60%"."""
     cells: tuple[str, ...] = ()
+    """Cells in which it is tested; empty for every cell that runs both strategies."""
     reported: float | None = None
+    """Final accuracy in percent that the paper reports for the better strategy. The claim is tested only where the
+    oracle reaches 80 % of it."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """One figure or table.
-
-    Attributes
-    ----------
-    name, title, source : str
-        What the command line calls it, what readers call it, and where in the paper it is.
-    changes : tuple of str
-        The setting that all cells share.
-    cells : tuple of Cell
-    strategies : tuple of str
-        As the user writes them.
-    claims : tuple of Claim
-    seeds : int
-        How many runs of each, by default.
-    tuning : tuple of str
-        Changes for runs that only choose a learning rate.
-    tuning_seeds : int
-        How many runs of each rate there are to choose by.
-    rates : tuple of float
-        Initial learning rates to choose from.
-    wider : int
-        How many further rates, each half or twice the last, are tried where the best one is at the edge of those.
-    finalists : int or None
-        How many rates, the best on the first tuning seed, are tried on the others; None: all of them.
-    falling : bool
-        Whether the paper shows deadlines that fall over the rounds.
-    drawing : {"curves", "dots", "map"}
-    words : mapping of str to str
-        What to call strategies, where their own labels say too little.
-    gap : tuple of str
-        Two strategies, the lower and the upper end of a gap; tables then tell how much of it the others close.
-    headline : tuple of str
-        Keys of cells that get a picture of their own, ``NAME-headline.png``.
-    """
+    """One figure or table."""
 
     name: str
     title: str
     source: str
+    """Place in the paper, or "ours"."""
     changes: tuple[str, ...]
+    """Setting that all cells share."""
     cells: tuple[Cell, ...]
     strategies: tuple[str, ...]
     claims: tuple[Claim, ...] = ()
     seeds: int = 5
     tuning: tuple[str, ...] = ()
+    """Changes for the runs that choose a learning rate."""
     tuning_seeds: int = 1
     rates: tuple[float, ...] = RATES
+    """Initial learning rates to choose from."""
     wider: int = 0
+    """Number of further rates, each half or twice the last, that are tried if the best rate is the first or last."""
     finalists: int | None = None
+    """Number of rates, the best on the first tuning seed, that are tried on the other seeds; None for all."""
     falling: bool = False
+    """Whether the paper shows deadlines that fall over the rounds."""
     drawing: Literal["curves", "dots", "map"] = "curves"
     words: Mapping[str, str] = field(default_factory=dict)
+    """Names of strategies in reports, if not their labels."""
     gap: tuple[str, ...] = ()
+    """Lower and upper strategy of a gap, of which tables show the share that the others close."""
     headline: tuple[str, ...] = ()
+    """Keys of cells with a figure of their own, ``NAME-headline.png``."""
 
     def strategies_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the strategies of a cell, in the study's order."""
         return self.strategies if cell.strategies is None else cell.strategies
 
     def home(self, cell: Cell, strategy: str) -> Cell:
-        """Return the cell whose runs stand for a strategy in ``cell``: another one if it shares its oracle."""
+        """Return the cell whose runs of a strategy are used in ``cell``: another one if they share the oracle."""
         if strategy != "oracle" or not cell.oracle_of:
             return cell
         return next(other for other in self.cells if other.key == cell.oracle_of)
 
     def setting(self, cell: Cell, rate: float, *more: str) -> RunFile:
-        """The experiment of a cell at an initial learning rate; ``more`` is meant for all cells."""
+        """Return the configuration of a cell at an initial learning rate; ``more`` is meant for all cells."""
         return load_run(None, [*self.changes, *cell.changes, f"learning_rate.initial={rate}"], more)

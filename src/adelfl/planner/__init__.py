@@ -1,9 +1,9 @@
-"""From a fleet and a time budget to deadlines and batch sizes."""
+"""Plans of deadlines and batch sizes for a fleet and a time budget."""
 
-from adelfl.planner.admit import SittingOut
 from adelfl.planner.problem import Constants, Problem
-from adelfl.planner.solve import Alternative, Method, Objective, Solution, plan
-from adelfl.planner.what_if import WhatIfRow, values_between, what_if
+from adelfl.planner.solution import Alternative, Method, Objective, SittingOut, Solution
+from adelfl.planner.solve import plan
+from adelfl.planner.what_if import WhatIfRow, what_if
 
 __all__ = [
     "Alternative",
@@ -15,6 +15,5 @@ __all__ = [
     "Solution",
     "WhatIfRow",
     "plan",
-    "values_between",
     "what_if",
 ]

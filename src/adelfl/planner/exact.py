@@ -1,9 +1,9 @@
-"""The exact solver of Problem 2: one scalar function, one multiplier, one search over m.
+"""The exact solver of Problem 2: one scalar function, one multiplier, one search over m (docs/planner.md).
 
-docs/planner.md derives it. For fixed m the problem is min Σ_t a_t f(T_t) with Σ T_t = T_max and T_t
+For fixed m the problem is min Σ_t a_t f(T_t) with Σ T_t = T_max and T_t
 non-increasing, f convex and decreasing. Pooling a to be non-increasing turns the order constraint into blocks of
 equal rounds; then −f′(T_b) = λ/ã_b in every block, with λ set by the budget. In log m the minimum over T is
-convex, so its stationary point is *the* minimum of Problem 2.
+convex, so its stationary point is the minimum of Problem 2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
+from scipy.optimize import brentq, isotonic_regression
 
 from adelfl.theory.bound import RoundCost
 
@@ -25,7 +25,7 @@ _TABLE = 300
 
 
 class NotConverged(ArithmeticError):
-    """The Newton iteration did not settle; the caller falls back on the trust-region solver."""
+    """The Newton iteration did not converge; the caller falls back on the trust-region solver."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,16 @@ class Optimum:
 
 
 def pool_non_increasing(a: Floats) -> tuple[Floats, NDArray[np.int64]]:
-    """Pool adjacent values until they are non-increasing: their block means and block lengths."""
-    means: list[float] = []
-    lengths: list[int] = []
-    for value in a:
-        mean, length = float(value), 1
-        while means and means[-1] <= mean:
-            mean = (means[-1] * lengths[-1] + mean * length) / (lengths[-1] + length)
-            length += lengths.pop()
-            means.pop()
-        means.append(mean)
-        lengths.append(length)
-    return np.array(means), np.array(lengths)
+    """Return the block means and block lengths of the non-increasing regression of ``a``."""
+    pooled = isotonic_regression(a, increasing=False).x
+    first = np.flatnonzero(np.concatenate([[True], np.diff(pooled) != 0]))
+    return pooled[first], np.diff(first, append=a.size)
 
 
 def minimise(cost: RoundCost, a: Floats, budget: float, guess: float) -> Optimum:
-    """Solve Problem 2 for a feasible (cost, budget); the search over m starts at the guess, any feasible one.
+    """Solve Problem 2 for a feasible (cost, budget), starting the search over m at a feasible guess.
 
-    :mod:`adelfl.planner.admit` tells what is feasible, and :func:`minimise_uniform` gives a good guess.
+    :func:`adelfl.planner.paper.admit` checks feasibility, and :func:`minimise_uniform` gives a good guess.
     """
     weight, length = pool_non_increasing(a / a.max())
     blocks = _Blocks(cost, weight, length, budget)
@@ -64,13 +56,13 @@ def minimise(cost: RoundCost, a: Floats, budget: float, guess: float) -> Optimum
 
 
 def minimise_uniform(cost: RoundCost, rounds: int, budget: float) -> Optimum:
-    """The best m for the uniform schedule T_t = T_max / R."""
+    """Return the uniform schedule T_t = T_max / R with its best m."""
     blocks = _Blocks(cost, np.ones(1), np.array([rounds]), budget)
     return Optimum(np.full(rounds, budget / rounds), blocks.best_scale())
 
 
 class _Blocks:
-    """Rounds pooled into blocks of equal weight; keeps the last deadlines found as the next search's start."""
+    """Rounds pooled into blocks of equal weight; the last deadlines are the start of the next search."""
 
     def __init__(self, cost: RoundCost, weight: Floats, length: NDArray[np.int64], budget: float) -> None:
         self.cost = cost
@@ -79,18 +71,15 @@ class _Blocks:
         self.budget = budget
         self.mean_deadline = budget / float(self.length.sum())
         self.start: Floats | None = None  # log distance of each block's deadline from the smallest one
-        self.seen: dict[float, float] = {}  # the search asks for its ends twice
+        self.seen: dict[float, float] = {}  # imbalance by log m, since the search evaluates its ends twice
 
     def best_scale(self, guess: float | None = None) -> float:
-        """The m where what a larger batch saves equals what it costs, searched for outwards from a guess."""
+        """Return the m at which the saving of a larger batch equals its cost, searched for outwards from a guess."""
         T = self.mean_deadline
         low = math.log(float(np.max(T / (self.cost.P * (T - self.cost.B)))))
         high = math.log(T / self.cost.x_min)
         at = 0.5 * (low + high) if guess is None else math.log(guess)
-        if self._imbalance(at) > 0:
-            near, end = at, low
-        else:
-            near, end = at, high
+        near, end = at, low if self._imbalance(at) > 0 else high
         sign = math.copysign(1.0, end - at)
         far, reach = at, min(0.05, 0.5 * abs(end - at))
         while sign * self._imbalance(far := near + sign * reach) < 0:
@@ -100,20 +89,18 @@ class _Blocks:
         return math.exp(brentq(self._imbalance, near, far, xtol=1e-8 * (high - low) + 1e-15, rtol=1e-12))
 
     def _imbalance(self, log_m: float) -> float:
-        """Log of cost over saving of a larger m: below 0 before the optimum, above it after."""
-        if log_m in self.seen:
-            return self.seen[log_m]
-        m = math.exp(log_m)
-        log_saving, log_cost = self.cost.log_scale_slopes(self.deadlines(m), m)
-        log_a = self.log_weight + np.log(self.length)
-        found = float(np.logaddexp.reduce(log_a + log_cost) - np.logaddexp.reduce(log_a + log_saving))
-        self.seen[log_m] = found
-        return found
+        """Return the log of cost over saving of a larger m: negative below the optimum, positive above it."""
+        if log_m not in self.seen:
+            m = math.exp(log_m)
+            log_saving, log_cost = self.cost.log_scale_slopes(self.deadlines(m), m)
+            log_a = self.log_weight + np.log(self.length)
+            self.seen[log_m] = float(np.logaddexp.reduce(log_a + log_cost) - np.logaddexp.reduce(log_a + log_saving))
+        return self.seen[log_m]
 
     def deadlines(self, m: float) -> Floats:
-        """T_b with −f′(T_b) ã_b equal for all blocks and Σ_b n_b T_b = T_max.
+        """Return T_b with −f′(T_b) ã_b equal for all blocks and Σ_b n_b T_b = T_max.
 
-        Newton from the last m's deadlines; where that does not settle, from a table of −f′.
+        Newton's method starts from the last m's deadlines, and if that does not converge, from a table of −f′.
         """
         if self.length.size == 1:
             return np.array([self.mean_deadline])
@@ -125,14 +112,14 @@ class _Blocks:
         if d is None:
             d = self._newton(self._from_table(m, floor, room), m, floor, room, steps=40)
         if d is None:
-            raise NotConverged(f"deadlines did not settle at m = {m!r}")
+            raise NotConverged(f"deadlines did not converge at m = {m!r}")
         self.start = d
         return floor + np.exp(d)
 
     def _newton(self, d: Floats, m: float, floor: float, room: float, steps: int) -> Floats | None:
-        """Solve for d_b = log(T_b − T_min) and log λ; in d, −f′ is close to a straight line near T_min.
+        """Solve for d_b = log(T_b − T_min) and log λ; log(−f′) is nearly linear in d near T_min.
 
-        The budget is met at every step: all blocks shift together before it.
+        Every step begins with a common shift of all blocks that meets the budget.
         """
         n = self.length
         for _ in range(steps):
@@ -148,13 +135,13 @@ class _Blocks:
             spread = n * above / bend
             step = (gap - float(spread @ gap) / float(spread.sum())) / bend
             d = d + np.clip(step, -_MAX_STEP, _MAX_STEP)
-            # Quadratic convergence: what is left is the square of this step, or else what T's last digits can say.
+            # Quadratic convergence: the remaining error is the square of this step, or the rounding of T.
             if np.all(np.abs(step) < 1e-7 + 1e-14 * T / above):
                 return d
         return None
 
     def _from_table(self, m: float, floor: float, room: float) -> Floats:
-        """Deadlines by interpolation in a table of −f′, which decreases in T because f is convex."""
+        """Return log distances by interpolation in a table of −f′, which decreases in T because f is convex."""
         total = float(self.length.sum())
         d = np.linspace(math.log(room) - 18.0, math.log(room * total), _TABLE)
         slope = self.cost.slope(floor + np.exp(d), m).log

@@ -1,7 +1,7 @@
-"""Devices that are alike count once: the cost of a plan does not grow with the fleet.
+"""Merging of similar devices, so that the cost of planning does not grow with the fleet.
 
-Equal devices are merged exactly. If too many groups remain (a fleet drawn from a continuous distribution), near
-ones are merged too, and :func:`grouping_error` tells what that costs.
+Equal devices are merged exactly. If too many groups remain (a fleet drawn from a continuous distribution), similar
+devices are merged too, and :func:`grouping_error` measures the error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.planner.problem import Problem
 from adelfl.theory.bound import RoundCost
 
 Floats = NDArray[np.float64]
@@ -21,21 +20,8 @@ SPEED_BINS, UPLOAD_BINS = 48, 8
 MAX_GROUPS = SPEED_BINS * UPLOAD_BINS
 
 
-def exact_cost(problem: Problem, keep: NDArray[np.bool_]) -> RoundCost:
-    """f_m of the devices that take part, one entry per group of the fleet."""
-    count = problem.fleet.count[keep].astype(np.float64)
-    return RoundCost(
-        L=problem.layers,
-        U=problem.cohort_of(int(count.sum())),
-        P=problem.speed[keep],
-        B=problem.fleet.upload[keep],
-        share=problem.sigma2[keep] * (count / count.sum()),
-        G2=np.asarray(problem.constants.G2, dtype=np.float64),
-    )
-
-
 def slowest_front(P: Floats, B: Floats) -> NDArray[np.int64]:
-    """Devices that no other one matches in both slowness and upload: they alone set the smallest deadline."""
+    """Return the devices that no other one exceeds in both slowness and upload; they set the smallest deadline."""
     order = np.argsort(P, kind="stable")
     longest_so_far = np.maximum.accumulate(B[order])
     first = np.concatenate([[True], longest_so_far[1:] > longest_so_far[:-1]])
@@ -44,7 +30,7 @@ def slowest_front(P: Floats, B: Floats) -> NDArray[np.int64]:
 
 
 def merge_equal(cost: RoundCost) -> RoundCost:
-    """The same cost with equal devices counted once, sorted from slow to fast."""
+    """Return the same cost with equal devices merged, sorted from slow to fast."""
     order = np.argsort(cost.P, kind="stable")
     if np.any(np.diff(cost.P[order]) == 0):
         order = np.lexsort((cost.B, cost.P))
@@ -54,16 +40,11 @@ def merge_equal(cost: RoundCost) -> RoundCost:
 
 
 def merge_near(cost: RoundCost) -> RoundCost:
-    """Nearly the same cost from at most some MAX_GROUPS groups; itself if it has no more.
+    """Return an approximation with about MAX_GROUPS groups; ``cost`` itself (sorted from slow to fast) if it has fewer.
 
-    The slowest front stays exact, so the constraints do too. Others are binned by rank in speed (finer towards
-    the slow end, where 1/(m P − 1) is steepest), then by rank in upload; a bin is represented by its mean of 1/P
-    and of B, weighted by σ²: what makes its first-order error vanish.
-
-    Parameters
-    ----------
-    cost : RoundCost
-        Sorted from slow to fast, as :func:`merge_equal` leaves it.
+    The slowest front, and with it the constraints, stays exact. The others are binned by rank in speed (finer towards
+    the slow end, where 1/(m P − 1) is steepest), then by rank in upload; a bin has the mean of 1/P and of B, weighted
+    by σ², so that its first-order error vanishes.
     """
     P, B, share = cost.P, cost.B, cost.share
     if P.size <= MAX_GROUPS:
@@ -89,13 +70,9 @@ def merge_near(cost: RoundCost) -> RoundCost:
 
 
 def grouping_error(exact: RoundCost, grouped: RoundCost, T: Floats, m: float) -> float:
-    """Largest relative error of b_t that grouping makes, over eight of the plan's deadlines; 0 if none was made."""
+    """Return the largest relative error of b_t over eight of the plan's deadlines; 0 if nothing was merged."""
     if grouped is exact:
         return 0.0
     some = np.quantile(T, np.linspace(0.0, 1.0, 8 if T.min() < T.max() else 1))
-    errors = []
-    for deadline in some:
-        at = np.array([deadline])
-        true, near = exact.batch_variance(at, m)[0][0], grouped.batch_variance(at, m)[0][0]
-        errors.append(abs(near / true - 1.0))
-    return float(max(errors))
+    true, near = ([cost.batch_variance(np.array([T]), m)[0][0] for T in some] for cost in (exact, grouped))
+    return float(np.max(np.abs(np.divide(near, true) - 1.0)))

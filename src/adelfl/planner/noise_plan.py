@@ -1,10 +1,10 @@
-"""Deadlines and batch sizes that minimise the noise of training itself, not Theorem 1's bound on it.
+"""Deadlines and batch sizes that minimise the noise of training itself rather than Theorem 1's bound on it.
 
     minimise  Σ_t a_t N(T_t, m_t)   within   Σ_t T_t ≤ T_max,        a_t = η_t² Π_{τ>t} (1 − η_τ ρ_c)
 
 N(T, m), the noise of one round (:mod:`adelfl.theory.round_noise`), is the same function in every round. So the best m
-for each deadline is found once, which leaves V(T) = min_m N(T, m), and the budget is shared out until another second is
-worth the same everywhere, −a_t V′(T_t) = μ. Deadlines may rise or fall: √a_t where V falls like 1/T.
+for each deadline is tabulated once, which leaves V(T) = min_m N(T, m), and the budget is shared out such that another
+second is worth the same in every round, −a_t V′(T_t) = μ. Deadlines may rise or fall: like √a_t where V falls like 1/T.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.polynomial import polynomial
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from adelfl.errors import InfeasibleBudgetError
 from adelfl.planner.population import Population, Weighting
@@ -25,142 +27,120 @@ Floats = NDArray[np.float64]
 BatchScale = Literal["per-round", "one"]
 
 _LEAST_RATE = 0.2
-_LEAST_WEIGHT = 1e-250  # of a round that is all but forgotten; its logarithm must be a number
-_FINEST = 4096  # groups that a plan's grouping is compared with
-_SMOOTH = 0.1  # of log V
+_LEAST_WEIGHT = 1e-250  # of a round, so that its logarithm is finite
+_FINEST = 4096  # groups in the reference of grouping_error
+_SMOOTH = 0.1  # largest error of log V for which a quartic replaces straight lines
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How finely a plan is made.
-
-    Attributes
-    ----------
-    groups : int
-        Of alike devices.
-    deadlines, rates : int
-        In the table of N.
-    range : float
-        How many times shorter and longer than their mean deadlines may be.
-    nodes : int
-        Points of the integrals.
-    """
+    """Resolution of the tables behind a plan."""
 
     groups: int = 32
+    """Groups of similar devices."""
     deadlines: int = 13
     rates: int = 16
+    """Deadlines and rates T/m in the table of N."""
     range: float = 8.0
+    """Largest ratio of a deadline to the mean deadline, and of the mean to a deadline."""
     nodes: int = 24
+    """Points of the integrals."""
 
 
 THOROUGH, QUICK = Effort(), Effort(groups=8, deadlines=7, rates=9, range=4.0, nodes=14)
-"""For a plan before the first round, and for one after every round."""
+"""Resolutions for the plan before the first round, and for replanning after every round."""
 
 
 @dataclass(frozen=True, eq=False)
 class Price:
-    """V(T): the least noise of a round that takes T seconds, and the m that has it, between the ends of a table."""
+    """Table of V(T), the least noise of a round that takes T seconds, and of the best m."""
 
     T: Floats
     V: Floats
     m: Floats
 
     @classmethod
-    def of(cls, population: Population, low: float, high: float, effort: Effort) -> Price:
-        """Tabulate the best m for some deadlines, and a smooth curve through them."""
+    def of(cls, population: Population, low: float, high: float, effort: Effort, m: float | None = None) -> Price:
+        """Tabulate the noise between two deadlines with the best m for each, or with a given m."""
         T = np.geomspace(low, high, effort.deadlines)
-        rate = np.geomspace(_LEAST_RATE, 4.0 * population.layers + 8.0, effort.rates)
-        table = population.noise(T[:, None], T[:, None] / rate, effort.nodes)
         with np.errstate(divide="ignore", invalid="ignore"):
-            height, best = _lowest(np.log(table), np.log(rate))
-        good = np.isfinite(height)
+            if m is None:
+                rate = np.geomspace(_LEAST_RATE, 4.0 * population.layers + 8.0, effort.rates)
+                table = population.noise(T[:, None], T[:, None] / rate, effort.nodes)
+                log_V, log_rate = _lowest(np.log(table), np.log(rate))
+                scale = T / np.exp(log_rate)
+            else:
+                scale = np.full_like(T, m)
+                log_V = np.log(population.noise(T, scale, effort.nodes))
+        good = np.isfinite(log_V)
         if not good.any():
-            return cls(T[-1:], np.array([np.inf]), T[-1:])
-        return cls._through(T[good], height[good], T[good] / np.exp(best[good]))
-
-    @classmethod
-    def at(cls, population: Population, m: float, low: float, high: float, effort: Effort) -> Price:
-        """The same with one m for every deadline."""
-        T = np.geomspace(low, high, effort.deadlines)
-        with np.errstate(divide="ignore"):
-            height = np.log(population.noise(T, np.full_like(T, m), effort.nodes))
-        good = np.isfinite(height)
-        if not good.any():
-            return cls(T[-1:], np.array([np.inf]), np.array([m]))
-        return cls._through(T[good], height[good], np.full(int(good.sum()), m))
-
-    @classmethod
-    def _through(cls, T: Floats, log_V: Floats, m: Floats) -> Price:
+            return cls(T[-1:], np.array([np.inf]), T[-1:] if m is None else np.array([m]))
+        T, log_V, scale = T[good], log_V[good], scale[good]
         if T.size < 2:
-            return cls(T, np.exp(log_V), m)
+            return cls(T, np.exp(log_V), scale)
         fine = np.geomspace(T[0], T[-1], 40 * T.size)
-        # More time is never worse: who has too much may wait.
+        # More time is never worse, since a round may close early.
         V = np.minimum.accumulate(np.exp(_smooth(np.log(T), log_V, np.log(fine))))
-        return cls(fine, V, np.exp(np.interp(np.log(fine), np.log(T), np.log(m))))
+        return cls(fine, V, np.exp(np.interp(np.log(fine), np.log(T), np.log(scale))))
 
     def share_out(self, a: Floats, budget: float) -> Floats:
-        """T_1..T_R with −a_t V′(T_t) = μ, adding up to the budget."""
+        """Return T_1..T_R with −a_t V′(T_t) = μ and the budget as their sum."""
         mean = budget / a.size
         if self.T.size < 2:
             return np.full(a.size, mean)
         hull = _lower_hull(self.T, self.V)
-        T, V = self.T[hull], self.V[hull]
-        slope = -np.diff(V) / np.diff(T)
+        slope = -np.diff(self.V[hull]) / np.diff(self.T[hull])
         falls = slope > 0
         if not falls.any():
             return np.full(a.size, mean)
-        middle, log_slope = 0.5 * (T[1:] + T[:-1])[falls], np.log(slope[falls])
+        middle = 0.5 * (self.T[hull][1:] + self.T[hull][:-1])[falls]
+        log_slope = np.log(slope[falls])
         log_a = np.log(a)
 
         def times(log_mu: float) -> Floats:
-            found: Floats = np.interp(log_mu - log_a, log_slope[::-1], middle[::-1])
-            return found
+            return np.interp(log_mu - log_a, log_slope[::-1], middle[::-1])
+
+        def overspent(log_mu: float) -> float:
+            return float(times(log_mu).sum()) / budget - 1.0
 
         low, high = log_slope[-1] + log_a.min(), log_slope[0] + log_a.max()
-        for _ in range(60):
-            guess = 0.5 * (low + high)
-            low, high = (guess, high) if times(guess).sum() > budget else (low, guess)
-        found = times(high)
-        return np.asarray(found * (budget / found.sum()), dtype=np.float64)
+        if overspent(low) > 0 > overspent(high):
+            low = brentq(overspent, low, high, xtol=1e-13)
+        elif overspent(low) > 0:
+            low = high
+        T = times(low)
+        return np.asarray(T * (budget / T.sum()), dtype=np.float64)
 
     def value(self, T: Floats) -> Floats:
-        """V, outside the table as at its ends."""
-        found: Floats = np.exp(np.interp(np.log(T), np.log(self.T), np.log(np.maximum(self.V, 1e-300))))
-        return found
+        """Interpolate V; outside the table it is constant."""
+        V: Floats = np.exp(np.interp(np.log(T), np.log(self.T), np.log(np.maximum(self.V, 1e-300))))
+        return V
 
     def scale(self, T: Floats) -> Floats:
-        """The best m."""
-        found: Floats = np.exp(np.interp(np.log(T), np.log(self.T), np.log(self.m)))
-        return found
+        """Interpolate the best m."""
+        m: Floats = np.exp(np.interp(np.log(T), np.log(self.T), np.log(self.m)))
+        return m
 
 
 @dataclass(frozen=True, eq=False)
 class NoisePlan:
-    """Deadlines, batch scales, and what they come to.
-
-    Attributes
-    ----------
-    T : ndarray, shape (R,)
-    m : float or ndarray of shape (R,)
-    excess : float
-        Σ_t a_t N_t.
-    left : float
-        Π (1 − η_t ρ_c) Δ_1, what is left of the error before the first round.
-    """
+    """Deadlines T, batch scales m and their noise."""
 
     T: Floats
     m: float | Floats
     excess: float
+    """Σ_t a_t N_t."""
     left: float
+    """Π (1 − η_t ρ_c) Δ_1, the remainder of the initial error."""
 
     @property
     def bound(self) -> float:
-        """Of E‖w_{R+1} − w*‖², but for 6 ρ_s Γ."""
+        """Bound on E‖w_{R+1} − w*‖² without its term 6 ρ_s Γ."""
         return self.excess + self.left
 
 
 def _lowest(table: Floats, x: Floats) -> tuple[Floats, Floats]:
-    """The least value of each row and where it is, by a parabola through the lowest point and its neighbours."""
+    """Return the minimum of each row and its place, by a parabola through the lowest point and its neighbours."""
     i = np.argmin(np.where(np.isfinite(table), table, np.inf), axis=1)
     row = np.arange(table.shape[0])
     j = np.clip(i, 1, x.size - 2)
@@ -173,18 +153,17 @@ def _lowest(table: Floats, x: Floats) -> tuple[Floats, Floats]:
 
 
 def _smooth(x: Floats, y: Floats, at: Floats) -> Floats:
-    """A quartic through points that lie on one, so that its slope is smooth; straight lines where it jumps."""
+    """Interpolate by a quartic, whose slope is smooth, if the points nearly lie on one, and else by straight lines."""
     if x.size >= 6:
         middle = x.mean()
-        curve = np.polynomial.polynomial.polyfit(x - middle, y, 4)
-        if np.max(np.abs(np.polynomial.polynomial.polyval(x - middle, curve) - y)) < _SMOOTH:
-            found: Floats = np.polynomial.polynomial.polyval(at - middle, curve)
-            return found
+        curve = polynomial.polyfit(x - middle, y, 4)
+        if np.max(np.abs(polynomial.polyval(x - middle, curve) - y)) < _SMOOTH:
+            return np.asarray(polynomial.polyval(at - middle, curve), dtype=np.float64)
     return np.interp(at, x, y)
 
 
 def _lower_hull(x: Floats, y: Floats) -> list[int]:
-    """Points of the largest convex function below y."""
+    """Return the points on the largest convex function below y."""
     kept: list[int] = []
     for i in range(x.size):
         while len(kept) >= 2:
@@ -209,43 +188,34 @@ def solve(
 ) -> NoisePlan:
     """Share a budget out over the rounds of a learning rate.
 
-    Where the best plan without regard to the devices' data asks no device for more samples than it holds, that is the
-    plan; otherwise batches are cut to the data in everything that is compared.
+    The plan that ignores the devices' data is taken if it needs no more samples than each device holds; otherwise
+    batches are cut to the data in all comparisons.
 
     Parameters
     ----------
-    population : Population
-    eta : ndarray, shape (R,)
-    budget : float
+    population, eta, budget
+        Devices that take part, learning rates (shape (R,)), and seconds.
     rho_c, Delta1 : float
+        Constants of Theorem 1.
     batch_scale : {"per-round", "one"}
         m_t, or one m.
     uniform : bool
-        Keep all deadlines alike, and choose m only.
-    effort : Effort
-        How finely.
+        Whether all deadlines are equal, and only m is chosen.
 
     Raises
     ------
     InfeasibleBudgetError
-        If nobody's upload fits into the mean deadline.
+        If no upload fits into the mean deadline.
     """
     if population.samples is not None:
-        free = solve(
-            replace(population, samples=None),
-            eta,
-            budget,
-            rho_c=rho_c,
-            Delta1=Delta1,
-            batch_scale=batch_scale,
-            uniform=uniform,
-            effort=effort,
-        )
+        choices = {"batch_scale": batch_scale, "uniform": uniform, "effort": effort}
+        free = solve(replace(population, samples=None), eta, budget, rho_c=rho_c, Delta1=Delta1, **choices)  # type: ignore[arg-type]
         if not population.exceeds(free.T, free.m):
             return free
     a = np.maximum(bound.weights(eta, rho_c), _LEAST_WEIGHT)
     mean = budget / a.size
-    check_uploads(population, a.size, budget)
+    if float(np.min(population.B)) >= mean:
+        raise _no_plan(population, a.size, budget)
     low, high = _ends(population, mean, effort.range)
     small = population.sending_within(high).condensed(effort.groups)
     best = _shared(Price.of(small, low, high, effort), a, budget, uniform=uniform)
@@ -259,13 +229,13 @@ def solve(
 
 
 def _ends(population: Population, mean: float, ratio: float) -> tuple[float, float]:
-    """The deadlines that are looked at: around the mean, and longer than the quickest upload."""
+    """Return the ends of the table of deadlines: around the mean, and longer than the quickest upload."""
     shortest = float(np.min(population.B))
     return max(mean / ratio, shortest + (mean - shortest) / ratio), mean * ratio
 
 
 def _shared(price: Price, a: Floats, budget: float, *, uniform: bool = False) -> tuple[Floats, Floats, float]:
-    """T, m and Σ a V: shared out, or uniform where that is no worse (V need not be convex)."""
+    """Return T, m and Σ a V: shared out, or uniform where that is no worse (V need not be convex)."""
     T = np.full(a.size, budget / a.size)
     if not uniform:
         T = min((price.share_out(a, budget), T), key=lambda T: float(a @ price.value(T)))
@@ -282,18 +252,14 @@ def _one_scale(
     *,
     uniform: bool,
 ) -> tuple[Floats, Floats, float]:
+    def shared(m: float) -> tuple[Floats, Floats, float]:
+        return _shared(Price.of(population, *ends, effort, m), a, budget, uniform=uniform)
+
     m = guess * np.geomspace(0.25, 4.0, 13)
-    found = [_shared(Price.at(population, float(one), *ends, effort), a, budget, uniform=uniform) for one in m]
+    plans = [shared(float(one)) for one in m]
     with np.errstate(divide="ignore"):
-        _, best = _lowest(np.log([[f[2] for f in found]]), np.log(m))
-    refined = _shared(Price.at(population, float(np.exp(best[0])), *ends, effort), a, budget, uniform=uniform)
-    return min((*found, refined), key=lambda f: f[2])
-
-
-def check_uploads(population: Population, rounds: int, budget: float) -> None:
-    """Refuse a budget in which nobody could send anything."""
-    if float(np.min(population.B)) >= budget / rounds:
-        raise _no_plan(population, rounds, budget)
+        _, best = _lowest(np.log([[excess for _, _, excess in plans]]), np.log(m))
+    return min((*plans, shared(float(np.exp(best[0])))), key=lambda plan: plan[2])
 
 
 def _no_plan(population: Population, rounds: int, budget: float) -> InfeasibleBudgetError:
@@ -308,12 +274,12 @@ def _no_plan(population: Population, rounds: int, budget: float) -> InfeasibleBu
     )
 
 
-def grouping_error(population: Population, found: NoisePlan) -> float:
-    """Relative error of N in a round of mean length that putting near devices together makes; 0 if none was made."""
+def grouping_error(population: Population, plan: NoisePlan) -> float:
+    """Return the relative error of N in a round of mean length from merging devices; 0 if none were merged."""
     if population.P.size <= THOROUGH.groups:
         return 0.0
-    T = np.array([found.T.mean()])
-    m = np.interp(T, np.sort(found.T), np.sort(np.broadcast_to(found.m, found.T.shape)))
+    T = np.array([plan.T.mean()])
+    m = np.interp(T, np.sort(plan.T), np.sort(np.broadcast_to(plan.m, plan.T.shape)))
     fine, coarse = (
         float(population.condensed(groups).noise(T, m, THOROUGH.nodes)[0]) for groups in (_FINEST, THOROUGH.groups)
     )
@@ -321,7 +287,7 @@ def grouping_error(population: Population, found: NoisePlan) -> float:
 
 
 def best_rounds(problem: Problem, most: int, weighting: Weighting = "precision") -> int:
-    """R ≤ most with the least bound: more rounds bring the first error down further, with less time for each."""
+    """Return the R ≤ most with the least bound: more rounds lower the initial error, with less time for each."""
     c, fleet = problem.constants, problem.fleet
     if fleet.samples is not None:
         rounds = best_rounds(replace(problem, fleet=replace(fleet, samples=None)), most, weighting)

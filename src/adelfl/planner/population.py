@@ -1,4 +1,4 @@
-"""Those who take part in a round, as its noise depends on them."""
+"""Groups of devices that take part in a round, and the noise of the round as a function of deadline and batch scale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adelfl.latency import Exponential, LatencyModel, delivery_of
 from adelfl.planner.grouping import slowest_front
 from adelfl.planner.problem import Problem
 from adelfl.theory.gradient_stats import GradientStats
-from adelfl.theory.round_noise import memory, precision, round_noise
+from adelfl.theory.round_noise import precision, round_noise
 
 Floats = NDArray[np.float64]
 Weighting = Literal["precision", "equal"]
@@ -20,40 +20,30 @@ Weighting = Literal["precision", "equal"]
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Those who take part, as the noise of a round depends on them.
-
-    Attributes
-    ----------
-    P, B, count : ndarray, shape (groups,)
-        Speed (P_u / E: with several local iterations a device counts once it is through them all, which is exact for
-        one iteration only), upload, and how many devices are alike.
-    chance : ndarray, shape (groups,)
-        That a device takes part in a round at all: drawn into the cohort, and there.
-    layers : int
-    spread : GradientStats
-    memory : float
-        Rounds over which a lasting bias adds up.
-    latency : LatencyModel
-    weighting : {"precision", "equal"}
-        How those who deliver are averaged.
-    samples : ndarray, shape (groups,), or None
-        How many samples a device holds, which its batches do not exceed; None for no bound.
-    """
+    """Groups of devices that take part in a round."""
 
     P: Floats
+    """P_u / E, shape (groups,): a device counts once it has finished all local iterations, which is exact for E = 1
+    only."""
     B: Floats
+    """B_u, shape (groups,)."""
     count: Floats
+    """Devices in each group."""
     chance: Floats
+    """Probability that a device takes part in a round: it is drawn into the cohort, and available."""
     layers: int
     spread: GradientStats
     memory: float = 1.0
+    """Rounds over which a lasting bias adds up."""
     latency: LatencyModel = field(default_factory=Exponential)
     weighting: Weighting = "precision"
+    """Weights of the devices that deliver."""
     samples: Floats | None = None
+    """Samples that a device holds, which its batches do not exceed; None for no bound."""
 
     @classmethod
     def of(cls, problem: Problem, weighting: Weighting = "precision") -> Population:
-        """The fleet of a problem."""
+        """Return the fleet of a problem."""
         share = 1.0 if problem.cohort is None else problem.cohort / problem.fleet.size
         return cls(
             P=problem.speed,
@@ -62,36 +52,33 @@ class Population:
             chance=np.full(problem.fleet.groups, share),
             layers=problem.layers,
             spread=problem.spread,
-            memory=memory(problem.eta, problem.constants.rho_c),
+            memory=problem.memory,
             latency=problem.latency,
             weighting=weighting,
             samples=problem.fleet.samples,
         )
 
     def exceeds(self, T: Floats, m: float | Floats) -> bool:
-        """Whether rule B3 with these deadlines and scales asks some device for more samples than it holds."""
+        """Return whether rule B3 exceeds the samples of some device with these deadlines and scales."""
         if self.samples is None:
             return False
         m = np.broadcast_to(m, T.shape)
         if float(m.max()) * float(np.max(self.P / self.samples)) < 1.0:
             return False
-        # Batches grow with T and m: only rounds that no other one matches in both need to be looked at.
+        # Batches grow with T and m, so the rounds that no other one exceeds in both decide.
         for t in slowest_front(-m, T):
             if np.any(np.floor(m[t] * self.P * np.maximum(T[t] - self.B, 0.0) / T[t]) > self.samples):
                 return True
         return False
 
     def sending_within(self, seconds: float) -> Population:
-        """Those whose uploads fit; the others are in nobody's way."""
+        """Return the devices whose upload fits into the deadline."""
         fits = self.B < seconds
-        if fits.all():
-            return self
-        samples = None if self.samples is None else self.samples[fits]
-        P, B, count, chance = (v[fits] for v in (self.P, self.B, self.count, self.chance))
-        return replace(self, P=P, B=B, count=count, chance=chance, samples=samples)
+        kept = {key: getattr(self, key)[fits] for key in ("P", "B", "count", "chance")}
+        return replace(self, **kept, samples=None if self.samples is None else self.samples[fits])
 
     def condensed(self, groups: int) -> Population:
-        """Nearly the same population in fewer groups: near in speed, then in upload; with the mean of 1/P and of B."""
+        """Return an approximation with fewer groups, similar in speed and upload, with the mean of 1/P and of B."""
         if self.P.size <= groups:
             return self
         uploads = 1 if np.ptp(self.B) == 0 else 4
@@ -109,23 +96,23 @@ class Population:
         some = n > 0
 
         def mean(values: Floats) -> Floats:
-            found: Floats = np.bincount(label, self.count * values)[some] / n[some]
-            return found
+            means: Floats = np.bincount(label, self.count * values)[some] / n[some]
+            return means
 
         samples = None if self.samples is None else mean(self.samples)
         P, B, chance = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance)
         return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples)
 
     def noise(self, T: Floats, m: Floats, nodes: int) -> Floats:
-        """N(T, m), broadcast over both; infinite where nobody's upload fits."""
+        """Return N(T, m), broadcast over both; infinite where no upload fits."""
         T, m = np.broadcast_arrays(T, m)
         T_, m_ = T[..., None], m[..., None]
         fits = self.B < T_
-        # Half a sample less, on average, than what rule B3 rounds down.
+        # Rule B3 rounds down by half a sample on average.
         S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5)
         if self.samples is not None:
             S = np.minimum(S, self.samples)
         pi = delivery_of(self.latency, S / self.P, self.B, T_, self.layers) * (self.chance * fits)[..., None]
         v = precision(S, self.spread, self.memory) if self.weighting == "precision" else 1.0
-        found = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
-        return np.where(np.isfinite(found) & fits.any(axis=-1), found, np.inf)
+        total = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
+        return np.where(np.isfinite(total) & fits.any(axis=-1), total, np.inf)

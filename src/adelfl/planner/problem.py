@@ -1,4 +1,4 @@
-"""Problem 2 as a value: a fleet, a budget, and what the bound needs to know."""
+"""The planning problem: a fleet, a time budget, and the constants of the bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import Exponential, LatencyModel
 from adelfl.learning_rate import InverseDecay, LearningRate, as_learning_rate
-from adelfl.schedule import MAX_COUNT
+from adelfl.schedule import MAX_COUNT, Schedule
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory
 
@@ -25,36 +25,27 @@ Ints = NDArray[np.int64]
 MAX_ROUNDS, MAX_LAYERS = 1_000_000, 1000
 MIN_BUDGET, MIN_RUN_BUDGET, MAX_BUDGET = 1e-30, 1e-9, 1e15
 MAX_BATCH, MAX_LOCAL_ITERATIONS = 1_000_000_000, 100_000
-"""Limits of problems, settings and files: what exceeds them is taken for a mistake."""
+"""Limits of problems and files; values beyond them are refused."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What Theorem 1 assumes of the losses (A1–A3). Only σ²/G², ρ_c and the learning rate move the plan.
-
-    Attributes
-    ----------
-    sigma2 : float or tuple of float
-        σ_u², variance of the gradient of one sample: one number, or one per device group.
-    G2 : float or tuple of float
-        G², bound on the expected squared norm of a stochastic gradient: one number as in the paper, or one per layer.
-    rho_c, rho_s : float
-        Strong convexity and smoothness.
-    Gamma : float
-        Heterogeneity gap.
-    Delta1 : float
-        E‖w_1 − w_opt‖².
-    spread : GradientStats or None
-        Of the gradients of each layer, which the tight objective uses; by default guessed from the others.
-    """
+    """Constants of the losses in Theorem 1 (A1–A3); a plan depends on σ²/G², ρ_c and the learning rate only."""
 
     sigma2: float | tuple[float, ...] = 20.0
+    """σ_u², variance of the gradient of one sample: one number, or one per device group."""
     G2: float | tuple[float, ...] = 1.5
+    """G², bound on the expected squared norm of a stochastic gradient: one number as in the paper, or one per layer."""
     rho_c: float = 0.1
+    """Strong convexity."""
     rho_s: float = 1.0
+    """Smoothness."""
     Gamma: float = 0.0
+    """Heterogeneity gap."""
     Delta1: float = 1.0
+    """E‖w_1 − w_opt‖²."""
     spread: GradientStats | None = field(default=None, compare=False)
+    """Gradient statistics per layer for the tight objective; by default guessed from the other constants."""
 
     def __post_init__(self) -> None:
         for key in ("sigma2", "G2", "rho_s"):
@@ -64,36 +55,28 @@ class Constants:
             _require(key, getattr(self, key), getattr(self, key) >= 0, "zero or positive")
 
     def spread_of(self, layers: int) -> GradientStats:
-        """Of the gradients of each layer; what is not known is guessed from σ² and G²."""
+        """Return gradient statistics per layer, with guesses from σ² and G² for unknown values."""
         guess = GradientStats.guess(layers, float(np.mean(self.sigma2)), self.G2, self.rho_s)
         return guess if self.spread is None else self.spread.completed(guess).plausible()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; :meth:`from_dict` takes them back."""
+        """Return values for JSON; :meth:`from_dict` is the inverse."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spread"}
         return values | {"spread": None if self.spread is None else self.spread.to_dict()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Constants:
-        """Rebuild what :meth:`to_dict` wrote, before it was JSON or after."""
+        """Rebuild constants from :meth:`to_dict`, before or after JSON."""
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         spread = given.pop("spread", None)
         return cls(**given, spread=None if spread is None else GradientStats.of(**spread))
 
     @classmethod
     def from_pairs(cls, differences: ArrayLike, sizes: ArrayLike, samples: int) -> Constants:
-        """σ² and G² of each layer, from pairs of gradients that differ by the luck of the batch alone.
+        """Estimate σ² and G² of each layer from pairs of gradients that differ in their batches of n samples only.
 
-        Two gradients of n samples each have E‖g − g′‖² = 2σ²/n, so σ² = n/2 ‖g − g′‖²; G²_l is ‖(g_l + g′_l)/2‖².
-
-        Parameters
-        ----------
-        differences : array_like, shape (pairs,)
-            ‖g − g′‖².
-        sizes : array_like, shape (pairs, L)
-            ‖(g_l + g′_l)/2‖² of each layer.
-        samples : int
-            n.
+        ``differences`` are ‖g − g′‖², shape (pairs,), whose mean is 2σ²/n; ``sizes`` are G²_l = ‖(g_l + g′_l)/2‖²,
+        shape (pairs, L); ``samples`` is n.
         """
         tiny = float(np.finfo(np.float32).tiny)
         sigma2 = samples / 2.0 * float(np.mean(np.asarray(differences, dtype=np.float64)))
@@ -113,56 +96,36 @@ def _require_count(key: str, value: object, lowest: int, highest: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Train within a time budget on a fleet of devices: all that a planner or a strategy is given. It need not be true.
-
-    Attributes
-    ----------
-    fleet : Fleet
-        Groups of devices; device numbers count through the groups.
-    layers : int
-        L.
-    rounds : int
-        R.
-    budget : float
-        T_max, seconds.
-    learning_rate : LearningRate or float
-        η_t; a plain number is a constant rate.
-    constants : Constants
-        What the bound needs to know of the losses.
-    cohort : int or None
-        Devices drawn at random in each round; None for all.
-    local_iterations : int
-        E; the planner uses P_u / E.
-    batch : int
-        The baselines' fixed batch size S. It does not move a plan.
-    latency : LatencyModel
-        How long layers and uploads take; Theorem 1's plan is for the paper's exponential ones.
-    samples : array_like or None, shape (N,)
-        Training samples that each device holds, infinite where that is not known: batches are no larger. By default
-        what the fleet says; if that says nothing, there is no bound.
-    """
+    """Training within a time budget on a fleet of devices, as known to a planner or a strategy."""
 
     fleet: Fleet
+    """Groups of devices; device numbers count through the groups."""
     layers: int
+    """L."""
     rounds: int
+    """R."""
     budget: float
+    """T_max, seconds."""
     learning_rate: LearningRate | float = field(default_factory=lambda: InverseDecay(0.1))
+    """η_t; a plain number is a constant rate."""
     constants: Constants = field(default_factory=Constants)
     cohort: int | None = None
+    """Devices drawn at random in each round; None for all of them."""
     local_iterations: int = 1
+    """E; the planner uses P_u / E."""
     batch: int = 16
+    """Fixed batch size S of the baselines; a plan does not depend on it."""
     latency: LatencyModel = field(default_factory=Exponential)
+    """Law of layer and upload times; the paper's objective assumes exponential layer times."""
     samples: ArrayLike | None = None
+    """Training samples of each device, shape (N,), which its batches do not exceed; infinite where unknown. By default
+    ``fleet.samples``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.fleet, Fleet):
             raise ConfigError(f"fleet must be a Fleet, such as Fleet.of([30, 12], count=[20, 50]), not {self.fleet!r}")
-        for key, highest in (
-            ("rounds", MAX_ROUNDS),
-            ("layers", MAX_LAYERS),
-            ("local_iterations", MAX_LOCAL_ITERATIONS),
-            ("batch", MAX_BATCH),
-        ):
+        counts = {"rounds": MAX_ROUNDS, "layers": MAX_LAYERS, "local_iterations": MAX_LOCAL_ITERATIONS}
+        for key, highest in (counts | {"batch": MAX_BATCH}).items():
             _require_count(key, getattr(self, key), 1, highest)
         budget: object = self.budget
         if isinstance(budget, bool) or not isinstance(budget, Real) or not MIN_BUDGET <= float(budget) <= MAX_BUDGET:
@@ -185,7 +148,7 @@ class Problem:
                 )
 
     def planned(self) -> Problem:
-        """Return the problem as planners take it: checked for what the bound needs, with data bounds by group."""
+        """Return the problem with data bounds by group, after checking what planners need."""
         if self.fleet.size < 2:
             raise ConfigError("the fleet has one device; the bound needs at least two (its factor U/(U−1))")
         given = np.size(self.constants.sigma2)
@@ -210,29 +173,29 @@ class Problem:
         return self.eta_of(self.rounds)
 
     def eta_of(self, rounds: int) -> Floats:
-        """η_t of another number of rounds, shape (rounds,)."""
+        """Return η_t for another number of rounds, shape (rounds,)."""
         return as_learning_rate(self.learning_rate).values(rounds)
 
     @cached_property
     def memory(self) -> float:
-        """How many rounds a lasting bias adds up over."""
+        """Rounds over which a lasting bias adds up."""
         return memory(self.eta, self.constants.rho_c)
 
     @cached_property
     def spread(self) -> GradientStats:
-        """Of the gradients of each layer, as far as it is known before the first round."""
+        """Gradient statistics per layer, as estimated before the first round."""
         return self.constants.spread_of(self.layers)
 
     @cached_property
     def everybody(self) -> Ints:
-        """0, 1, …, N − 1; not to be changed."""
-        found = np.arange(self.devices)
-        found.flags.writeable = False
-        return found
+        """Read-only array 0, 1, …, N − 1."""
+        devices = np.arange(self.devices)
+        devices.flags.writeable = False
+        return devices
 
     @cached_property
     def group(self) -> Ints:
-        """The group of each device, shape (N,)."""
+        """Group of each device, shape (N,)."""
         return np.repeat(np.arange(self.fleet.groups), self.fleet.count)
 
     @cached_property
@@ -247,21 +210,19 @@ class Problem:
 
     @cached_property
     def held(self) -> Floats | None:
-        """Samples that each device holds, shape (N,); None if that bounds nothing."""
+        """Samples of each device, shape (N,); None without a bound."""
         if self.samples is not None:
             return np.floor(np.broadcast_to(np.asarray(self.samples, dtype=np.float64), (self.devices,)))
         return None if self.fleet.samples is None else self.fleet.samples[self.group]
 
     def within_data(self, batch: Floats | Ints, devices: Ints) -> Ints:
-        """Cut batch sizes of some devices to the samples that each holds."""
-        held = self.held
-        if held is None:
-            return np.minimum(batch, MAX_COUNT).astype(np.int64)
-        return np.minimum(batch, np.minimum(held[devices], MAX_COUNT)).astype(np.int64)
+        """Cut batch sizes of some devices to their samples."""
+        most = MAX_COUNT if self.held is None else np.minimum(self.held[devices], MAX_COUNT)
+        return np.minimum(batch, most).astype(np.int64)
 
     @cached_property
     def bounded_fleet(self) -> Fleet:
-        """The fleet with the most samples that a device of each group holds."""
+        """Fleet with the samples of the device in each group that holds the most."""
         if self.held is None:
             return self.fleet
         first = np.cumsum(self.fleet.count) - self.fleet.count
@@ -269,7 +230,7 @@ class Problem:
 
     @property
     def devices(self) -> int:
-        """N."""
+        """Number of devices N."""
         return self.fleet.size
 
     @property
@@ -288,11 +249,24 @@ class Problem:
         return self.fleet.compute / self.local_iterations
 
     def cohort_of(self, devices: int) -> int:
-        """U when so many devices take part in the plan: of a cohort drawn from all, those who are expected to."""
+        """Return U when this many devices take part in the plan: of a cohort, their expected number."""
         if self.cohort is None:
             return devices
         return max(2, int(self.cohort * devices / self.fleet.size))
 
     def with_budget(self, budget: float) -> Problem:
-        """The same problem with another budget."""
+        """Return the same problem with another budget."""
         return replace(self, budget=budget)
+
+    def schedule(self, T: Floats, m: float | Floats, sits_out: NDArray[np.bool_]) -> Schedule:
+        """Return the schedule of a plan."""
+        return Schedule(
+            self.fleet,
+            self.layers,
+            T,
+            m=m,
+            sits_out=sits_out,
+            cohort=self.cohort,
+            local_iterations=self.local_iterations,
+            latency=self.latency,
+        )

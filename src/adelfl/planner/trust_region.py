@@ -1,7 +1,7 @@
-"""The paper's way to solve Problem 2: a general trust-region method on all R+1 variables. The reference.
+"""The paper's solver of Problem 2, a general trust-region method on all R+1 variables; the reference.
 
-Needs hundreds of steps where :mod:`adelfl.planner.exact` needs one search over m, and may stop short of the
-minimum; what it returns is repaired to satisfy every constraint, so that the two can be compared.
+It needs hundreds of steps where :mod:`adelfl.planner.exact` needs one search over m, and may stop short of the
+minimum. Its result is repaired to satisfy every constraint, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, minimize
-from scipy.sparse import csr_matrix, diags, hstack, vstack
+from scipy.sparse import csr_matrix, diags, eye, hstack, vstack
 
 from adelfl.planner.exact import Optimum
 from adelfl.planner.grouping import slowest_front
@@ -30,7 +30,6 @@ def minimise(
     *,
     start: Optimum | None = None,
     gradients: Gradients = "exact",
-    max_steps: int = 2000,
 ) -> Optimum:
     """Minimise the excess with SciPy's trust-constr over (T_1..T_R, m).
 
@@ -39,11 +38,9 @@ def minimise(
     cost, a, budget
         The problem, as for the exact solver.
     start : Optimum, optional
-        Where to begin; by default uniform deadlines and the middle of the feasible m.
+        First point; by default uniform deadlines and the middle of the feasible m.
     gradients : {"exact", "finite-difference"}
-        Exact derivatives of the bound, or what one has without them.
-    max_steps : int
-        Iteration limit.
+        Exact derivatives of the bound, or numerical ones.
     """
     R = a.size
     mean = budget / R
@@ -57,32 +54,19 @@ def minimise(
     unit = excess(cost, a, start.T, start.m)
 
     def value(y: Floats) -> float:
-        T, m = unpack(y)
-        found = excess(cost, a, T, m) / unit
-        return found if math.isfinite(found) else 1e30
+        relative = excess(cost, a, *unpack(y)) / unit
+        return relative if math.isfinite(relative) else 1e30
 
     def gradient(y: Floats) -> Floats:
-        T, m = unpack(y)
         with np.errstate(all="ignore"):
-            dT, dm = excess_gradient(cost, a, T, m)
-        found: Floats = np.append(dT * mean, dm * scale_m) / unit
-        return np.nan_to_num(found, nan=0.0, posinf=1e30, neginf=-1e30)
+            dT, dm = excess_gradient(cost, a, *unpack(y))
+        return np.nan_to_num(np.append(dT * mean, dm * scale_m) / unit, nan=0.0, posinf=1e30, neginf=-1e30)
 
     ones, zero = csr_matrix(np.ones((1, R))), csr_matrix((1, 1))
+    coverage = hstack([eye(R), csr_matrix(np.full((R, 1), -cost.x_min * scale_m / mean))])
     constraints = [
         LinearConstraint(hstack([ones, zero]), -np.inf, R),
-        LinearConstraint(
-            hstack(
-                [
-                    diags([np.full(R, mean)], [0], shape=(R, R)),
-                    csr_matrix(np.full((R, 1), -cost.x_min * scale_m)),
-                ]
-            )
-            / mean,
-            0.0,
-            np.inf,
-            keep_feasible=True,
-        ),
+        LinearConstraint(coverage, 0.0, np.inf, keep_feasible=True),
     ]
     if R > 1:
         order = diags([np.ones(R - 1), -np.ones(R - 1)], [0, 1], shape=(R - 1, R))
@@ -90,7 +74,7 @@ def minimise(
     limit = _one_sample(cost, R, mean, scale_m)
     lowest_m = 1.0 / float(cost.P.min()) / scale_m
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # trust-constr speaks of its own rank-deficient Jacobians
+        warnings.simplefilter("ignore")  # of trust-constr about its own rank-deficient Jacobians
         result = minimize(
             value,
             np.append(start.T / mean, start.m / scale_m),
@@ -98,33 +82,32 @@ def minimise(
             method="trust-constr",
             bounds=Bounds(np.append(np.zeros(R), lowest_m), np.inf, keep_feasible=True),
             constraints=[*constraints, *limit],
-            options={"maxiter": max_steps, "gtol": 1e-10, "xtol": 1e-12},
+            options={"maxiter": 2000, "gtol": 1e-10, "xtol": 1e-12},
         )
-    found = _repaired(cost, budget, *unpack(np.asarray(result.x, dtype=np.float64)))
-    return min((found, start), key=lambda o: excess(cost, a, o.T, o.m))
+    repaired = _repaired(cost, budget, *unpack(np.asarray(result.x, dtype=np.float64)))
+    return min((repaired, start), key=lambda o: excess(cost, a, o.T, o.m))
 
 
 def _middle(cost: RoundCost, R: int, budget: float) -> Optimum:
-    """Uniform deadlines, and the m in the (geometric) middle of what they allow."""
+    """Return uniform deadlines and the geometric middle of the m that they allow."""
     T = budget / R
     low, high = float(np.max(T / (cost.P * (T - cost.B)))), T / cost.x_min
     return Optimum(np.full(R, T), math.sqrt(low * high))
 
 
 def _one_sample(cost: RoundCost, R: int, mean: float, scale_m: float) -> list[NonlinearConstraint]:
-    """m P_u (T_t − B_u)/T_t ≥ 1 for the devices with an upload, as T (m P_u − 1) − m P_u B_u ≥ 0."""
+    """Require m P_u (T_t − B_u)/T_t ≥ 1 of the devices with an upload, as T (m P_u − 1) − m P_u B_u ≥ 0."""
     with_upload = cost.B > 0
     if not with_upload.any():
         return []
-    # Only the devices that some (T, m) makes the tightest matter; they are few.
     P, B = cost.P[with_upload], cost.B[with_upload]
-    front = slowest_front(P, B)
+    front = slowest_front(P, B)  # the few devices that can be the tightest
     P, B = P[front], B[front]
 
     def slack(y: Floats) -> Floats:
         T, m = y[:R] * mean, y[R] * scale_m
-        found: Floats = (T * (m * P - 1.0)[:, None] - (m * P * B)[:, None]).reshape(-1) / mean
-        return found
+        above: Floats = (T * (m * P - 1.0)[:, None] - (m * P * B)[:, None]).reshape(-1) / mean
+        return above
 
     def jacobian(y: Floats) -> csr_matrix:
         T, m = y[:R] * mean, y[R] * scale_m
@@ -136,7 +119,7 @@ def _one_sample(cost: RoundCost, R: int, mean: float, scale_m: float) -> list[No
 
 
 def _repaired(cost: RoundCost, budget: float, T: Floats, m: float) -> Optimum:
-    """Undo the solver's last rounding: ordered, not below the smallest deadline, and within the budget."""
+    """Undo the solver's rounding: order the deadlines, raise them to the smallest one, and keep to the budget."""
     T = np.minimum.accumulate(T)
     floor = cost.smallest_deadline(m)
     above = np.maximum(T - floor, 0.0)

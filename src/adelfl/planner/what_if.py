@@ -9,15 +9,14 @@ from typing import Literal, get_args
 import numpy as np
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.fleet import MAX_DEVICES
-from adelfl.planner.admit import needed_deadlines
-from adelfl.planner.problem import MAX_BUDGET, MAX_ROUNDS, MIN_BUDGET, Problem
-from adelfl.planner.solve import Solution, plan
+from adelfl.planner.paper import needed_deadlines
+from adelfl.planner.problem import Problem
+from adelfl.planner.solution import Solution
+from adelfl.planner.solve import plan
 
 Key = Literal["budget", "rounds", "without"]
 
-_MOST_POINTS = 1000
-_SHOWN_GROUPS, _SHOWN_ROUNDS = 400, 100  # the mean depth is estimated from at most so many
+_SHOWN_GROUPS, _SHOWN_ROUNDS = 400, 100  # that the mean depth is estimated from, at most
 
 
 @dataclass(frozen=True)
@@ -29,17 +28,17 @@ class WhatIfRow:
     served: int | None = None
     """Devices that the plan serves."""
     excess: float | None = None
-    """As of the Solution; between budgets, compare this."""
+    """Excess of the plan; compare budgets by this."""
     bound: float | None = None
-    """As of the Solution; between numbers of rounds or devices, compare this."""
+    """Bound of the plan; compare numbers of rounds or devices by this."""
     uniform_excess: float | None = None
-    """The excess of the best uniform deadline."""
+    """Excess of the best uniform deadline."""
     depth: float | None = None
     """Expected share of layers that a device finishes, mean over rounds and devices, including those that sit out."""
     first_layer_empty: float | None = None
     """Expected share of rounds in which no device delivers the first layer."""
     infeasible: str | None = None
-    """Why there is no plan."""
+    """Reason why there is no plan."""
 
 
 def what_if(
@@ -50,7 +49,7 @@ def what_if(
     Parameters
     ----------
     problem : Problem
-        What stays the same.
+        The problem in which one value changes.
     key : {"budget", "rounds", "without"}
         Total seconds; rounds that share them; or devices left out, those that need the longest deadlines first.
     values : sequence of float
@@ -58,31 +57,12 @@ def what_if(
     solve : callable
         Function from a problem to its solution.
     """
-    _check_key(key)
-    problems = [_changed(problem, key, value) for value in values]  # refuses wrong values before the first plan
+    problems = [_changed(problem, key, value) for value in values]  # checks all values before the first plan
     return [_row(value, changed, solve) for value, changed in zip(values, problems, strict=True)]
 
 
-def values_between(key: Key, low: float, high: float, points: float = 25) -> list[float]:
-    """Return at most so many values from low to high: evenly spaced logarithms, or (without) evenly spaced numbers."""
-    _check_key(key)
-    least, most, allowed = {
-        "budget": (MIN_BUDGET, MAX_BUDGET, f"positive numbers of seconds, at most {MAX_BUDGET:g}"),
-        "rounds": (1, MAX_ROUNDS, f"whole numbers, at least 1 and at most {MAX_ROUNDS:,}"),
-        "without": (0, MAX_DEVICES, "whole numbers, 0 or more"),
-    }[key]
-    whole = key == "budget" or (float(low).is_integer() and float(high).is_integer())
-    if not (whole and least <= low < high <= most):
-        raise ConfigError(f"{key}={low:g}:{high:g}: the ends must be {allowed}, the lower one first")
-    if points not in range(2, _MOST_POINTS + 1):
-        raise ConfigError(f"{key}={low:g}:{high:g}: at least 2 and at most {_MOST_POINTS} points, not {points:g}")
-    spaced = (np.linspace if key == "without" else np.geomspace)(low, high, int(points))
-    inner = [float(f"{v:.4g}") if key == "budget" else float(round(v)) for v in spaced[1:-1]]
-    return [low, *(v for v in dict.fromkeys(inner) if low < v < high), high]
-
-
 def without_slowest(problem: Problem, devices: int) -> Problem:
-    """Return the problem without so many of the devices that need the longest deadlines."""
+    """Return the problem without this many of the devices that need the longest deadlines."""
     fleet = problem.fleet
     if not 0 <= devices <= fleet.size - 2:
         raise ConfigError(
@@ -100,12 +80,9 @@ def without_slowest(problem: Problem, devices: int) -> Problem:
     return replace(problem, fleet=replace(fleet.subset(keep), count=left[keep]), constants=constants, cohort=cohort)
 
 
-def _check_key(key: str) -> None:
+def _changed(problem: Problem, key: Key, value: float) -> Problem:
     if key not in get_args(Key):
         raise ConfigError(f"{key!r} cannot be swept; allowed are {', '.join(get_args(Key))}")
-
-
-def _changed(problem: Problem, key: Key, value: float) -> Problem:
     if key == "budget":
         return problem.with_budget(value)
     if not float(value).is_integer():

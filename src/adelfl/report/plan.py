@@ -104,8 +104,9 @@ def _draw_batches(ax: Axes, solution: Solution) -> None:
 def draw_what_if(rows: Sequence[WhatIfRow], key: str, devices: int) -> Figure:
     """Draw the error (budget: the excess, otherwise the bound), and shares of layers, rounds and devices."""
     names = ("value", "excess", "uniform_excess", "bound", "depth", "first_layer_empty", "served")
-    columns = np.array([[getattr(row, name) for row in rows] for name in names], dtype=np.float64)  # None becomes NaN
-    value, excess, uniform, bound, depth, empty, served = columns
+    value, excess, uniform, bound, depth, empty, served = np.array(
+        [[getattr(row, name) for row in rows] for name in names], dtype=np.float64
+    )  # None becomes NaN
     with matplotlib.rc_context(RC):
         fig = figure(9.0, 3.9)
         left, right = fig.subplots(1, 2)
@@ -120,16 +121,16 @@ def draw_what_if(rows: Sequence[WhatIfRow], key: str, devices: int) -> Figure:
         right.plot(value, empty, ".-", color=ORANGE, label="rounds with an empty first layer")
         right.plot(value, served / devices, color=GREEN, drawstyle="steps-mid", label="devices served")
         right.yaxis.set_major_formatter(PercentFormatter(1.0))
-        without_plan = value[np.isnan(excess)]
+        infeasible = value[np.isnan(excess)]
         for ax in (left, right):
             if key != "without" and value[-1] >= 10 * value[0]:
                 ax.set_xscale("log")
-                ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
             elif key != "budget":
                 ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-            if without_plan.size:
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+            if infeasible.size:
                 bottom = ax.get_xaxis_transform()
-                ax.plot(without_plan, 0 * without_plan + 0.02, "x", color=RED, transform=bottom, label="no plan")
+                ax.plot(infeasible, 0 * infeasible + 0.02, "x", color=RED, transform=bottom, label="no plan")
             ax.set_xlabel(_AXES[key])
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     return fig

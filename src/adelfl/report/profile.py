@@ -1,4 +1,4 @@
-"""Figure of a machine's profile: layer times against batch size, and fitted distributions."""
+"""Figure of a machine's profile: layer times by batch size, and their distribution with fitted laws."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from adelfl.fitting import Law
+from adelfl.fitting import FittedLaw
 from adelfl.report.style import BLUE, GREY, RC, SERIES, figure
 
 Floats = NDArray[np.float64]
@@ -21,23 +21,13 @@ def draw_profile(
     names: Sequence[str],
     line: tuple[float, float],
     per_sample: Floats,
-    laws: Sequence[Law],
+    laws: Sequence[FittedLaw],
 ) -> Figure:
     """Draw measured and modelled layer times.
 
-    Parameters
-    ----------
-    batch_sizes : sequence of int
-    backward : ndarray, shape (batch sizes, repeats, L)
-        Seconds of each layer.
-    names : sequence of str
-        The layers', input side first.
-    line : tuple of float
-        Seconds per layer and step, and per sample and layer.
-    per_sample : ndarray
-        Seconds per sample of every layer and step.
-    laws : sequence of Law
-        The best one first.
+    ``backward`` has the seconds of each layer, shape (batch sizes, repeats, L), input side first; ``line`` the seconds
+    per layer and step, and per sample and layer; ``per_sample`` the seconds per sample of every layer and step;
+    ``laws`` the fitted laws, the best one first.
     """
     sizes = np.asarray(batch_sizes, dtype=np.float64)
     with matplotlib.rc_context(RC):
@@ -60,7 +50,7 @@ def draw_profile(
         for law, colour in zip(laws, SERIES, strict=False):
             label = f"{law.name} (distance {law.distance:.2f})"
             right.plot(1e6 * law.quantile(inner), inner, color=colour, linewidth=1.4, label=label)
-        right.set(title="Layer times per sample", xlabel="microseconds", ylabel="share that is done", ylim=(0, 1))
+        right.set(title="Layer times per sample", xlabel="microseconds", ylabel="share finished", ylim=(0, 1))
         right.set_xlim(0, 1.3e6 * float(np.quantile(per_sample, 0.99)))
         right.legend(loc="lower right", fontsize=8)
     return fig

@@ -17,7 +17,7 @@ from rich.table import Table
 from adelfl.activity import Activity, activity, locked_inodes, patience_for
 from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError, ConfigError
-from adelfl.fitting import Law
+from adelfl.fitting import FittedLaw
 from adelfl.planner import Solution, WhatIfRow
 from adelfl.records.reader import RunRecord
 from adelfl.records.summary import QUARTERS
@@ -177,7 +177,7 @@ def print_profile(
     forward: np.ndarray,
     backward: np.ndarray,
     names: Sequence[str],
-    laws: Sequence[Law],
+    laws: Sequence[FittedLaw],
     variation: float,
     console: Console | None = None,
 ) -> None:

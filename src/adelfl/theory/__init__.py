@@ -1,1 +1,1 @@
-"""The paper's theory, one function per term; numpy and scipy only."""
+"""The paper's theory and our round noise, one function per term; numpy and scipy only."""

@@ -1,12 +1,12 @@
-"""Theorem 1: the convergence bound that a plan minimises, term by term, with exact derivatives.
+"""Theorem 1, the convergence bound that a plan minimises, term by term and with exact derivatives.
 
     J = Δ_1 Π_t (1 − η_t ρ_c) + Σ_t a_t (B_t + C_t),     a_t = η_t² Π_{τ>t} (1 − η_τ ρ_c)
     B_t = U⁻² Σ_u σ_u² / (m P_u (T_t − B_u)/T_t − 1) + 6 ρ_s Γ
     C_t = G² 4U/(U−1) Σ_l (1+p)/(1−5p),                  p = Q(L+1−l, T_t/m)^U
 
-6 ρ_s Γ and the value of C_t at p = 0 cannot be planned away, and they are 10³ to 10⁵ times the rest. What a plan
-can change is the *excess* Σ_t a_t (b_t + c_t), where b_t is B_t without 6 ρ_s Γ, and
-c_t = G² 4U/(U−1) Σ_l 6p/(1−5p), which is C_t less its constant part without the cancellation.
+No plan changes 6 ρ_s Γ and the value of C_t at p = 0, which are 10³ to 10⁵ times the rest. Plans differ in the
+*excess* Σ_t a_t (b_t + c_t), where b_t = B_t − 6 ρ_s Γ and c_t = G² 4U/(U−1) Σ_l 6p/(1−5p), which is C_t less its
+constant part, computed without cancellation.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 def weights(eta: ArrayLike, rho_c: float) -> Floats:
-    """a_t = η_t² Π_{τ>t} (1 − η_τ ρ_c), shape (R,)."""
+    """Return a_t = η_t² Π_{τ>t} (1 − η_τ ρ_c), shape (R,)."""
     eta = np.asarray(eta, dtype=np.float64)
     log_keep = np.log1p(-eta * rho_c)
     after = np.concatenate([np.cumsum(log_keep[:0:-1])[::-1], [0.0]])
@@ -33,64 +34,50 @@ def weights(eta: ArrayLike, rho_c: float) -> Floats:
 
 
 def initial_error_left(eta: ArrayLike, rho_c: float) -> float:
-    """Π_t (1 − η_t ρ_c): the share of Δ_1 that is left after R rounds."""
+    """Return Π_t (1 − η_t ρ_c), the share of Δ_1 that is left after R rounds."""
     return float(np.exp(np.sum(np.log1p(-np.asarray(eta, dtype=np.float64) * rho_c))))
 
 
 def violated_conditions(eta: ArrayLike, rho_s: float) -> tuple[str, ...]:
-    """Theorem 1's conditions on the learning rate that do not hold, one sentence each."""
+    """Describe the conditions of Theorem 1 on the learning rate that do not hold, one sentence each."""
     eta = np.asarray(eta, dtype=np.float64)
-    said = []
+    sentences = []
     if np.any(np.diff(eta) > 0):
-        said.append("the learning rate increases in some round; Theorem 1 assumes that it does not")
+        sentences.append("the learning rate increases in some round; Theorem 1 assumes that it does not")
     if np.any(eta[:-1] > 2 * eta[1:] * (1 + 1e-12)):
-        said.append("the learning rate falls by more than half in one round; Theorem 1 assumes η_t ≤ 2 η_(t+1)")
+        sentences.append("the learning rate falls by more than half in one round; Theorem 1 assumes η_t ≤ 2 η_(t+1)")
     if eta[0] > 1 / (4 * rho_s) * (1 + 1e-12):
-        said.append(
+        sentences.append(
             f"the first learning rate, {eta[0]:.3g}, exceeds 1/(4 rho_s) = {1 / (4 * rho_s):.3g}; "
             "Theorem 1 does not cover it, though the plan may still work well"
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
-@dataclass(frozen=True)
-class Slope:
-    """How fast a round's cost falls with its deadline, in logarithms, since it spans hundreds of decades.
-
-    Attributes
-    ----------
-    log : ndarray
-        log(−∂f/∂T).
-    curvature : ndarray
-        −∂ log(−∂f/∂T) / ∂T; positive where f is convex in T.
-    """
+class Slope(NamedTuple):
+    """Slope of a round's cost in its deadline, as logarithms because it spans hundreds of decades."""
 
     log: Floats
+    """log(−∂f/∂T)."""
     curvature: Floats
+    """−∂ log(−∂f/∂T) / ∂T; positive where f is convex in T."""
 
 
 @dataclass(frozen=True, eq=False)
 class RoundCost:
-    """f_m(T) = b + c, the part of B_t + C_t that a plan can change, for one fleet.
-
-    Attributes
-    ----------
-    L, U : int
-        Layers, and devices in a round (the cohort).
-    P, B : ndarray, shape (groups,)
-        Compute speed and upload time of each group of alike devices.
-    share : ndarray, shape (groups,)
-        σ_u² times the group's share of the fleet.
-    G2 : float or ndarray, shape (L,)
-        G²: one number as in the paper, or one per layer (l = 1..L), for which Lemma 3 holds just as well.
-    """
+    """Cost f_m(T) = b + c of a round: the part of B_t + C_t that a plan can change."""
 
     L: int
     U: int
+    """Devices in a round (the cohort)."""
     P: Floats
+    """Compute speed of each group of equal devices, shape (groups,)."""
     B: Floats
+    """Upload time of each group."""
     share: Floats
+    """σ_u² times the group's share of the fleet."""
     G2: float | Floats
+    """G²: one number as in the paper, or one per layer (l = 1..L); Lemma 3 holds for both."""
 
     @cached_property
     def truncation_scale(self) -> Floats:
@@ -100,7 +87,7 @@ class RoundCost:
 
     @cached_property
     def x_min(self) -> float:
-        """T_t/m must exceed this for p_t^1 < 0.2."""
+        """Smallest T_t/m with p_t^1 < 0.2."""
         return smallest_rate(self.L, self.U)
 
     def _spare_samples(self, T: Floats, m: float) -> Floats:
@@ -108,14 +95,14 @@ class RoundCost:
         return (m * self.P - 1.0) - (m * self.P * self.B) / T[..., None]
 
     def in_domain(self, T: ArrayLike, m: float) -> bool:
-        """Whether p_t^1 < 0.2 and every real batch size exceeds 1, so that b and c are defined."""
+        """Return whether p_t^1 < 0.2 and every real batch size exceeds 1, so that b and c are defined."""
         T = np.asarray(T, dtype=np.float64)
         if not (m > 0 and np.all(T > m * self.x_min)):
             return False
         return bool(np.all(self._spare_samples(T, m) > 0.0))
 
     def batch_variance(self, T: ArrayLike, m: float) -> tuple[Floats, Floats, Floats]:
-        """b and its derivatives ∂b/∂T, ∂b/∂m: the variance of mini-batch gradients, B_t − 6 ρ_s Γ."""
+        """Return b = B_t − 6 ρ_s Γ, the variance of mini-batch gradients, with ∂b/∂T and ∂b/∂m."""
         T = np.asarray(T, dtype=np.float64)
         w = self.share / self.U
         inverse = 1.0 / self._spare_samples(T, m)
@@ -126,7 +113,7 @@ class RoundCost:
         return b, b_T, b_m
 
     def truncation(self, T: ArrayLike, m: float) -> tuple[Floats, Floats, Floats]:
-        """c and its derivatives ∂c/∂T, ∂c/∂m: the variance of missing layers, C_t less its value at p = 0."""
+        """Return c, the variance of missing layers (C_t less its value at p = 0), with ∂c/∂T and ∂c/∂m."""
         T = np.asarray(T, dtype=np.float64)
         x = T / m
         log_Q, hazard = survival(self.L, x)
@@ -137,11 +124,11 @@ class RoundCost:
         return c, c_x / m, -c_x * x / m
 
     def _log_truncation_slope(self, x: Floats) -> tuple[Floats, Floats]:
-        """log(−dc/dx) and −d log(−dc/dx)/dx, also where p is far below the smallest float."""
+        """Return log(−dc/dx) and −d log(−dc/dx)/dx, also where p is far below the smallest float."""
         log_Q, h = survival(self.L, x)
         log_p = self.U * log_Q
         p5 = np.minimum(5.0 * np.exp(log_p), 1.0)
-        # At the very edge of the domain, where p rounds to 0.2, the slope is infinite.
+        # Where p rounds to 0.2 the slope is infinite.
         with np.errstate(divide="ignore", invalid="ignore"):
             terms = log_p + np.log(h) - 2.0 * np.log1p(-p5) + np.log(self.truncation_scale)
             top = terms.max(-1, keepdims=True)
@@ -154,12 +141,12 @@ class RoundCost:
         return log_slope, (share * bend).sum(-1) / total
 
     def slope(self, T: ArrayLike, m: float) -> Slope:
-        """−∂f/∂T and its relative change: all that the exact solver needs of f."""
+        """Return −∂f/∂T and its relative change, for the exact solver."""
         T = np.asarray(T, dtype=np.float64)
         log_c, bend_c = self._log_truncation_slope(T / m)
         log_c, bend_c = log_c - math.log(m), bend_c / m
         reach = m * self.P * self.B
-        # At the very edge of the domain, where a real batch size rounds to 1, the slope is infinite.
+        # Where a real batch size rounds to 1 the slope is infinite.
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             inverse = 1.0 / self._spare_samples(T, m)
             squared = inverse * inverse
@@ -170,7 +157,7 @@ class RoundCost:
         return Slope(log_g, curvature)
 
     def log_scale_slopes(self, T: ArrayLike, m: float) -> tuple[Floats, Floats]:
-        """log(−∂b/∂log m) and log(∂c/∂log m): what a larger batch scale saves, and what it costs."""
+        """Return log(−∂b/∂log m) and log(∂c/∂log m): the saving and the cost of a larger batch scale."""
         T = np.asarray(T, dtype=np.float64)
         _, _, b_m = self.batch_variance(T, m)
         x = T / m
@@ -178,7 +165,7 @@ class RoundCost:
         return np.log(-b_m * m), log_c + np.log(x)
 
     def smallest_deadline(self, m: float) -> float:
-        """T must exceed max(m x_min, max_u m P_u B_u / (m P_u − 1)); infinite if some m P_u ≤ 1."""
+        """Return max(m x_min, max_u m P_u B_u / (m P_u − 1)), which T must exceed; infinite if some m P_u ≤ 1."""
         scaled = m * self.P
         if np.any(scaled <= 1.0):
             return math.inf
@@ -186,16 +173,15 @@ class RoundCost:
 
 
 def needed_deadline(P: Floats, B: Floats, x_min: float) -> Floats:
-    """B_u + x_min / P_u: a budget per round has a plan iff it exceeds this for every device.
+    """Return B_u + x_min/P_u, which the mean deadline must exceed for every device: an upload and x_min layers.
 
-    That is the time of an upload and of x_min layers with one sample each: m P_u (T − B_u)/T > 1 and T/m > x_min hold
-    for some m iff T > B_u + x_min/P_u.
+    m P_u (T − B_u)/T > 1 and T/m > x_min hold for some m iff T > B_u + x_min/P_u.
     """
     return B + x_min / P
 
 
 def excess(cost: RoundCost, a: Floats, T: ArrayLike, m: float) -> float:
-    """Σ_t a_t (b_t + c_t): the part of J that a plan can change; infinite outside the domain."""
+    """Return Σ_t a_t (b_t + c_t), the part of J that a plan can change; infinite outside the domain."""
     if not cost.in_domain(T, m):
         return math.inf
     b, _, _ = cost.batch_variance(T, m)
@@ -204,20 +190,10 @@ def excess(cost: RoundCost, a: Floats, T: ArrayLike, m: float) -> float:
 
 
 def excess_gradient(cost: RoundCost, a: Floats, T: ArrayLike, m: float) -> tuple[Floats, float]:
-    """Derivatives of :func:`excess` (and of J) in every T_t, and in m."""
+    """Return the derivatives of :func:`excess` (and of J) in every T_t, and in m."""
     _, b_T, b_m = cost.batch_variance(T, m)
     _, c_T, c_m = cost.truncation(T, m)
     return a * (b_T + c_T), float(np.sum(a * (b_m + c_m)))
-
-
-def B(cost: RoundCost, T: ArrayLike, m: float, rho_s: float, Gamma: float) -> Floats:
-    """B_t of Theorem 1, shape (R,)."""
-    return cost.batch_variance(T, m)[0] + 6.0 * rho_s * Gamma
-
-
-def C(cost: RoundCost, T: ArrayLike, m: float) -> Floats:
-    """C_t of Theorem 1 (Lemma 3 without η_t²), shape (R,)."""
-    return cost.truncation(T, m)[0] + float(cost.truncation_scale.sum())
 
 
 def J(
@@ -234,5 +210,6 @@ def J(
     """Theorem 1's bound on E‖w_{R+1} − w_opt‖²; infinite where it is not defined."""
     if not cost.in_domain(T, m):
         return math.inf
-    terms = B(cost, T, m, rho_s, Gamma) + C(cost, T, m)
-    return initial_error_left(eta, rho_c) * Delta1 + float(np.sum(weights(eta, rho_c) * terms))
+    B = cost.batch_variance(T, m)[0] + 6.0 * rho_s * Gamma
+    C = cost.truncation(T, m)[0] + float(cost.truncation_scale.sum())
+    return initial_error_left(eta, rho_c) * Delta1 + float(np.sum(weights(eta, rho_c) * (B + C)))

@@ -1,21 +1,23 @@
-"""What the gradients of each layer are like, and how it is estimated from a few of them."""
+"""Gradient statistics per layer, and their estimates from a few gradients."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
+_KEYS = ("sigma2", "zeta2", "norm2", "curvature")
 _TINY = float(np.finfo(np.float32).tiny)
 
 
 def curvature_of(inner: ArrayLike) -> float:
-    """tr(Σ²)/tr(Σ) from the inner products of the noise of two or more devices, one sample's each, shape (n, n).
+    """Return tr(Σ²)/tr(Σ) from the inner products of n single-sample noise vectors, shape (n, n).
 
-    For independent noise of covariance Σ, E⟨ξ, ξ′⟩² = tr(Σ²) and E‖ξ‖² = tr(Σ). NaN if there are fewer than two.
+    For independent noise of covariance Σ, E⟨ξ, ξ′⟩² = tr(Σ²) and E‖ξ‖² = tr(Σ). NaN for n < 2.
     """
     inner = np.asarray(inner, dtype=np.float64)
     n, own = inner.shape[0], np.diagonal(inner)
@@ -27,48 +29,30 @@ def curvature_of(inner: ArrayLike) -> float:
 
 @dataclass(frozen=True, eq=False)
 class GradientStats:
-    """What the gradients of each layer are like: all that the noise of a round depends on, but for the fleet.
-
-    Attributes
-    ----------
-    sigma2 : ndarray, shape (L,)
-        σ_l², variance of the gradient of one sample within a device.
-    zeta2 : ndarray, shape (L,)
-        ζ_l², spread of the devices' own gradients around their mean.
-    norm2 : ndarray, shape (L,)
-        ‖ḡ_l‖².
-    curvature : ndarray, shape (L,)
-        ρ_l = tr(Σ_l²)/tr(Σ_l) of the covariance Σ_l of one sample's gradient: for a log likelihood that is the
-        curvature which noise meets, since Σ is close to the Hessian (both are the Fisher information where the model
-        fits).
-    """
+    """Gradient statistics per layer, which together with the fleet determine the noise of a round."""
 
     sigma2: Floats
+    """σ_l², variance of the gradient of one sample within a device."""
     zeta2: Floats
+    """ζ_l², spread of the devices' own gradients around their mean."""
     norm2: Floats
+    """‖ḡ_l‖²."""
     curvature: Floats
+    """ρ_l = tr(Σ_l²)/tr(Σ_l) of the covariance Σ_l of one sample's gradient. For a log likelihood it estimates the
+    curvature along the noise, since Σ is close to the Hessian where the model fits."""
 
     @classmethod
     def from_pairs(
         cls, devices: ArrayLike, one_sample: ArrayLike, noise: ArrayLike, squares: ArrayLike, square_of_sum: ArrayLike
     ) -> GradientStats:
-        """From pairs of gradients of the same device that differ by the luck of the batch alone; shapes (L,).
+        """Estimate from pairs of gradients of the same device that differ in their batches only; shapes (L,).
 
-        Two gradients of n samples each differ by E‖g − g′‖² = 2σ²/n; their mean h = (g + g′)/2 is off by σ²/(2n), and
-        the means of several devices differ by that and by ζ². All are without bias, so those of several looks can be
-        averaged, and ζ² and ‖ḡ‖² may come out negative (:meth:`plausible`). Layers that fewer than two devices sent are
-        NaN.
+        Two gradients of n samples each have E‖g − g′‖² = 2σ²/n; their mean h = (g + g′)/2 has variance σ²/(2n), and the
+        means of several devices differ by that and by ζ². All estimates are unbiased, so ζ² and ‖ḡ‖² can be negative
+        (:meth:`plausible`). Layers that fewer than two devices sent are NaN.
 
-        Parameters
-        ----------
-        devices : array_like
-            How many devices sent the layer.
-        one_sample : array_like
-            Σ_u n/2 ‖g_u − g_u′‖².
-        noise : array_like
-            Σ_u 1/(2n).
-        squares, square_of_sum : array_like
-            Σ_u ‖h_u‖² and ‖Σ_u h_u‖².
+        ``devices`` is the number of devices that sent the layer, ``one_sample`` is Σ_u n/2 ‖g_u − g_u′‖², ``noise`` is
+        Σ_u 1/(2n), ``squares`` is Σ_u ‖h_u‖², and ``square_of_sum`` is ‖Σ_u h_u‖².
         """
         n = np.asarray(devices, dtype=np.float64)
         sigma2 = np.maximum(np.asarray(one_sample) / np.where(n >= 2, n, np.nan), _TINY)
@@ -78,9 +62,9 @@ class GradientStats:
     def from_devices(
         cls, devices: ArrayLike, sigma2: Floats, noise: ArrayLike, squares: ArrayLike, square_of_sum: ArrayLike
     ) -> GradientStats:
-        """From one gradient of each of some devices, where the variance of one sample is known; as :meth:`from_pairs`.
+        """Estimate as :meth:`from_pairs` does, from one gradient per device and a known σ².
 
-        ``noise`` is Σ_u of one over the samples behind each gradient.
+        ``noise`` is Σ_u 1/n, with n the samples behind each gradient.
         """
         n = np.asarray(devices, dtype=np.float64)
         seen = np.where(n >= 2, n, np.nan)
@@ -91,74 +75,64 @@ class GradientStats:
 
     @classmethod
     def guess(cls, layers: int, sigma2: float, G2: ArrayLike, curvature: float) -> GradientStats:
-        """What the constants of Theorem 1 leave open: σ² shared out like G², equal data."""
+        """Guess from the constants of Theorem 1: σ² shared out like G², equal data on all devices."""
         norm2 = np.broadcast_to(np.asarray(G2, dtype=np.float64), (layers,)).copy()
         zero = np.zeros(layers)
         return cls(sigma2 * norm2 / norm2.sum(), zero, norm2, zero + curvature)
 
     def to_dict(self) -> dict[str, list[float | None]]:
-        """Plain values, ready for JSON, None for what is not known; ``GradientStats.of(**values)`` takes them back."""
-        keys = ("sigma2", "zeta2", "norm2", "curvature")
-        return {key: [None if np.isnan(v) else float(v) for v in getattr(self, key)] for key in keys}
+        """Return values for JSON, None where unknown; ``GradientStats.of(**values)`` is the inverse."""
+        return {key: [None if np.isnan(v) else float(v) for v in getattr(self, key)] for key in _KEYS}
 
     @classmethod
     def of(cls, sigma2: ArrayLike, zeta2: ArrayLike, norm2: ArrayLike, curvature: ArrayLike) -> GradientStats:
-        """From plain values, one per layer; None for what is not known."""
+        """Build from one value per layer; None where unknown."""
         return cls(*(np.asarray(v, dtype=np.float64) for v in (sigma2, zeta2, norm2, curvature)))
 
     @property
     def layers(self) -> int:
-        """L."""
+        """Number of layers."""
         return int(self.sigma2.size)
 
     @property
     def steepness(self) -> float:
-        """ρ: all layers step at once, so their curvatures add up; NaN if none is known."""
+        """Sum of the known curvatures, since all layers step at once; NaN if none is known."""
         known = self.curvature[np.isfinite(self.curvature)]
         return float(known.sum()) if known.size else float("nan")
 
     def plausible(self) -> GradientStats:
-        """The same, where luck made a square negative: no less than nothing."""
+        """Return a copy in which negative estimates of squares are raised to zero (or a tiny number)."""
         return GradientStats(
             np.maximum(self.sigma2, _TINY), np.maximum(self.zeta2, 0.0), np.maximum(self.norm2, _TINY), self.curvature
         )
 
-    def completed(self, guess: GradientStats) -> GradientStats:
-        """The same, with a guess in place of what is not known; the curvature may stay unknown."""
+    def _map(self, change: Callable[..., Floats], *others: GradientStats) -> GradientStats:
+        """Apply a function to each field of this and other statistics."""
+        return GradientStats(*(change(*(getattr(stats, key) for stats in (self, *others))) for key in _KEYS))
 
-        def filled(known: Floats, guessed: Floats) -> Floats:
+    def completed(self, guess: GradientStats) -> GradientStats:
+        """Return a copy with a guess in place of unknown values; the curvature may stay unknown."""
+
+        def fill(known: Floats, guessed: Floats) -> Floats:
             return np.where(np.isfinite(known), known, guessed)
 
-        return GradientStats(
-            filled(self.sigma2, guess.sigma2),
-            filled(self.zeta2, guess.zeta2),
-            filled(self.norm2, guess.norm2),
-            self.curvature,
-        )
+        return replace(self._map(fill, guess), curvature=self.curvature)
 
     def rounded(self) -> GradientStats:
-        """To three digits: no more is known, and what different engines compute is the same then."""
-
-        def three(values: Floats) -> Floats:
-            return np.array([float(f"{v:.2e}") for v in values])
-
-        return GradientStats(three(self.sigma2), three(self.zeta2), three(self.norm2), three(self.curvature))
+        """Return a copy rounded to three digits, which is the same for all engines."""
+        return self._map(lambda values: np.array([float(f"{v:.2e}") for v in values]))
 
     def mixed(self, newer: GradientStats, share: float) -> GradientStats:
-        """Give newer knowledge a share. Layers of which nothing was seen (NaN) change as the others did.
+        """Return the average with newer statistics, which get weight ``share``.
 
-        The curvature of a network grows tenfold and more while it learns, so there the newer one counts alone.
+        Unseen layers (NaN) change in proportion to the others. The curvature of a network grows more than tenfold
+        during training, so the newer curvature replaces the older one.
         """
         seen = np.isfinite(newer.sigma2) & (newer.sigma2 > 0) & (self.sigma2 > 0)
         moved = float(np.exp(np.mean(np.log(newer.sigma2[seen] / self.sigma2[seen])))) if seen.any() else 1.0
 
-        def blend(old: Floats, new: Floats, share: float) -> Floats:
-            found: Floats = (1.0 - share) * old + share * np.where(np.isfinite(new), new, moved * old)
-            return found
+        def known(old: Floats, new: Floats) -> Floats:
+            return np.where(np.isfinite(new), new, moved * old)
 
-        return GradientStats(
-            blend(self.sigma2, newer.sigma2, share),
-            blend(self.zeta2, newer.zeta2, share),
-            blend(self.norm2, newer.norm2, share),
-            blend(self.curvature, newer.curvature, 1.0),
-        )
+        blended = self._map(lambda old, new: (1.0 - share) * old + share * known(old, new), newer)
+        return replace(blended, curvature=known(self.curvature, newer.curvature))

@@ -1,0 +1,111 @@
+"""Builds the data set of a configuration, and its partition among the devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from adelfl.config.run import DataSection, RunFile
+from adelfl.data import Dataset, Partition, dirichlet, iid, load_dataset, split_validation
+from adelfl.data.arrays import Ints
+from adelfl.errors import ConfigError
+from adelfl.plugins import call_factory, users_code
+from adelfl.seeds import rng_for
+
+_VALIDATION_SEED = 0  # one split for all seeds, so that tuning and reported runs hold out the same samples
+
+
+def build_data(config: RunFile) -> tuple[Dataset, Partition]:
+    """Return the data set and the partition of its training samples."""
+    d, seed = config.data, config.training.seed
+    # The number of devices does not depend on the size of an update.
+    devices = config.fleet.build(config.device, seed, update_megabytes=1.0).size
+    given = _given_partition(d, devices)
+    if given is None:
+        dataset = load_data(d, d.validation)
+        partition = _partition(d, dataset, devices, config.training.batch, seed)
+    else:
+        dataset, partition = given
+    return _fewer_tests(dataset, d.test_samples, seed), partition
+
+
+def load_data(section: DataSection, validation: float = 0.0) -> Dataset:
+    """Return the data set, with a share of its training samples in place of its test samples if ``validation``."""
+    return _dataset(section.name, section.data_dir, section.factory, validation)
+
+
+@lru_cache(maxsize=2)
+def _dataset(name: str, data_dir: str | None, factory: str | None, validation: float = 0.0) -> Dataset:
+    if validation:
+        whole = _dataset(name, data_dir, factory)
+        return _held_out(whole, *split_validation(whole.y_train, validation, _VALIDATION_SEED))
+    if factory is None:
+        return load_dataset(name, data_dir=data_dir)
+    dataset = call_factory("data.factory", factory)
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(
+            f"data.factory: {factory} must return an adelfl.data.Dataset, not {type(dataset).__name__}; "
+            "Dataset.from_arrays and Dataset.from_torch make one"
+        )
+    return dataset
+
+
+def _held_out(whole: Dataset, kept: Ints, held_out: Ints) -> Dataset:
+    """Return the data set with some of its training samples in place of its test samples."""
+    x, y = whole.x_train, whole.y_train
+    return replace(whole, x_train=x[kept], y_train=y[kept], x_test=x[held_out], y_test=y[held_out])
+
+
+def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
+    """Return the data set with this many of its test samples, drawn at random, the same for every strategy."""
+    if samples is None or samples >= dataset.y_test.size:
+        return dataset
+    chosen = rng_for(seed, "test samples").permutation(dataset.y_test.size)[:samples]
+    return replace(dataset, x_test=dataset.x_test[chosen], y_test=dataset.y_test[chosen])
+
+
+def _given_partition(section: DataSection, devices: int) -> tuple[Dataset, Partition] | None:
+    """Return the data set and a user's partition, from a file or an import path; None if there is none.
+
+    It is a partition of the whole training set, from which ``data.validation`` removes samples (each device keeps one),
+    or a file of ``adelfl partition --save``, which is a partition of the remaining samples.
+    """
+    if section.partition_file is None and section.partition_path is None:
+        return None
+    whole = load_data(section)
+    partition = _users_partition(section, whole)
+    key = "data.partition_file" if section.partition_file is not None else "data.partition"
+    source, n = section.partition_file or section.partition, len(partition)
+    dealt = f"{key}: {source} deals {partition.samples} samples to {n} devices"
+    if n != devices:
+        raise ConfigError(
+            f"{dealt}; here are {whole.y_train.size} samples and {devices} devices (set fleet.devices to {n})"
+        )
+    if not section.validation:
+        dataset = whole
+    elif partition.samples == whole.y_train.size:
+        kept, held_out = partition.spared(*split_validation(whole.y_train, section.validation, _VALIDATION_SEED))
+        return _held_out(whole, kept, held_out), partition.restricted(kept)
+    else:
+        dataset = load_data(section, section.validation)
+    if partition.samples != dataset.y_train.size:
+        raise ConfigError(f"{dealt}; here are {dataset.y_train.size} samples and {devices} devices")
+    return dataset, partition
+
+
+def _users_partition(section: DataSection, whole: Dataset) -> Partition:
+    if section.partition_file is not None:
+        return Partition.load(section.partition_file)
+    made = call_factory("data.partition", section.partition, whole)
+    if isinstance(made, Partition):
+        return made
+    with users_code(f"data.partition: {section.partition} must return a Partition, or positions for each device"):
+        return Partition.of(list(made), whole.y_train.size)
+
+
+def _partition(section: DataSection, dataset: Dataset, devices: int, batch: int, seed: int) -> Partition:
+    # Each device holds at least one batch; devices of a larger fleet share samples.
+    least = min(batch, dataset.y_train.size)
+    if section.partition == "iid":
+        return iid(dataset.y_train, devices, seed, min_size=least)
+    return dirichlet(dataset.y_train, devices, section.alpha, seed, min_size=least)

@@ -1,0 +1,116 @@
+"""Distributions of durations: laws with mean 1, and measured bandwidths."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from adelfl.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+LawName = Literal["exponential", "constant", "shifted", "gamma", "lognormal", "samples"]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A distribution of durations with mean 1."""
+
+    name: LawName = "exponential"
+    """"shifted" is a shifted exponential law; "samples" are measured durations."""
+    spread: float = 0.5
+    """The shift of "shifted", between 0 and 1; the standard deviation of "gamma" and "lognormal"."""
+    values: tuple[float, ...] = ()
+    """Durations of "samples" in any unit; they are drawn with replacement."""
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(LawName):
+            raise ConfigError(f"law must be one of {', '.join(get_args(LawName))}, not {self.name!r}")
+        if self.name == "samples" and (len(self.values) < 2 or not all(v > 0 for v in self.values)):
+            raise ConfigError("law 'samples' needs at least two positive durations")
+        if self.name == "shifted" and not 0 <= self.spread < 1:
+            raise ConfigError(f"the spread of law 'shifted' is a share between 0 and 1, not {self.spread!r}")
+        if self.name in ("gamma", "lognormal") and not 0 < self.spread < 100:
+            raise ConfigError(f"the spread of law {self.name!r} must be a positive number, not {self.spread!r}")
+
+    @property
+    def variation(self) -> float:
+        """Standard deviation over mean."""
+        if self.name == "samples":
+            return float(np.std(self.values) / np.mean(self.values))
+        return {"exponential": 1.0, "constant": 0.0, "shifted": 1.0 - self.spread}.get(self.name, self.spread)
+
+    def quantile(self, luck: Floats) -> Floats:
+        """Return durations from uniform numbers between 0 and 1."""
+        if self.name == "constant":
+            return np.ones_like(luck)
+        if self.name == "samples":
+            ordered = np.sort(np.asarray(self.values, dtype=np.float64))
+            drawn = ordered[np.minimum((luck * ordered.size).astype(np.int64), ordered.size - 1)]
+            return np.asarray(drawn / ordered.mean(), dtype=np.float64)
+        times: Floats
+        if self.name == "gamma":
+            shape = self.spread**-2
+            times = special.gammaincinv(shape, luck) / shape
+        elif self.name == "lognormal":
+            sigma = np.sqrt(np.log1p(self.spread**2))
+            times = np.exp(sigma * special.ndtri(np.maximum(luck, 1e-300)) - sigma**2 / 2)
+        else:
+            shift = self.spread if self.name == "shifted" else 0.0
+            times = shift - (1.0 - shift) * np.log1p(-luck)
+        return times
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A measured bandwidth, repeated for ever; an upload begins at a random moment of it."""
+
+    seconds: Floats
+    rate: Floats
+    """Bandwidth in any unit from each moment to the next; the last one lasts as long as the mean of the others."""
+
+    def __post_init__(self) -> None:
+        rising = self.seconds.ndim == 1 and self.seconds.size >= 2 and bool(np.all(np.diff(self.seconds) > 0))
+        if not (rising and self.rate.shape == self.seconds.shape and np.all(self.rate >= 0) and np.any(self.rate > 0)):
+            raise ConfigError("a bandwidth trace needs two or more rising moments, each with a rate of zero or more")
+
+    @classmethod
+    def from_csv(cls, path: str | Path) -> Trace:
+        """Read the columns seconds and rate."""
+        try:
+            with open(path, newline="", encoding="utf-8-sig") as file:
+                reader = csv.DictReader(file)
+                names = list(reader.fieldnames or ())
+                if twice := [name for name in names if names.count(name) > 1]:
+                    raise ConfigError(f"column {twice[0]!r} is there twice; name each column once")
+                rows = list(reader)
+            return cls(*(np.array([float(row[key]) for row in rows]) for key in ("seconds", "rate")))
+        except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path}: must be a CSV file with the columns seconds and rate ({error})") from None
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    @cached_property
+    def _sent(self) -> tuple[Floats, Floats]:
+        """Moments from 0 and the amount sent until then at a mean rate of 1, for one repetition including its end."""
+        steps = np.append(np.diff(self.seconds), np.diff(self.seconds).mean())
+        moments = np.concatenate([[0.0], np.cumsum(steps)])
+        sent = np.concatenate([[0.0], np.cumsum(steps * self.rate)])
+        return moments, sent * (moments[-1] / sent[-1])
+
+    def times(self, amount: Floats, luck: Floats) -> Floats:
+        """Return the seconds to send amounts (in seconds at the mean rate), begun at a share ``luck`` of the trace."""
+        moments, sent = self._sent
+        lap = moments[-1]
+        begin = luck * lap
+        goal = np.interp(begin, moments, sent) + amount
+        laps, rest = np.divmod(goal, lap)
+        seconds: Floats = laps * lap + np.interp(rest, sent, moments) - begin
+        return np.where(amount > 0, np.maximum(seconds, 0.0), 0.0)
