@@ -794,6 +794,11 @@ def test_a_record_names_nodes_depths_and_rejections(tmp_path):
     said = StringIO()
     print_run(record, Console(file=said, width=200))
     assert "not evaluated, budget 60 real seconds" in said.getvalue()
+    use = record.result.time_use
+    assert set(use) == {"computing", "lag", "idle", "abandoned", "between rounds", "unused"}
+    assert sum(use.values()) == pytest.approx(60.0)
+    assert use["computing"] > use["abandoned"] == 0
+    assert "time      computing" in said.getvalue()
 
 
 def test_a_run_on_flower_is_not_resumed_by_the_simulator(tmp_path):

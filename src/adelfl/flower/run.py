@@ -140,6 +140,7 @@ class FlowerRun:
         self.loop = Loop(strategy, backend, info.budget, self._log)
         self.summary = Summary(info.budget, info.steps)
         self.abandoned, self.merges = 0, 0
+        self.time_use = dict.fromkeys(("computing", "lag", "idle", "abandoned"), 0.0)
         self._logged_roster = 0
         if record.weights is not None:
             self.weights = {n: v for n, v in record.weights.items() if not n.startswith(_SERVER)}
@@ -251,6 +252,7 @@ class FlowerRun:
         merged = step.computed is not None and step.computed.change is not None
         delivered = sum(int(np.count_nonzero(a.z)) for a in step.merge.arrivals)
         log.info("[ROUND %d] %.1f s of %.1f s, %d updates", number, closed, self.budget, delivered)
+        self._account(step, merged=merged)
         if not merged:
             log.warning("round %d is abandoned: %d devices delivered something", number, delivered)
             self.abandoned += 1
@@ -263,6 +265,23 @@ class FlowerRun:
         self._write(self._row(step, merged=merged, metrics=metrics, evaluated=evaluated), closed - step.began)
         self._note_plan()
         self.record.writer.checkpoint(number, self.clock.now(), self._kept())
+
+    def _account(self, step: Step, *, merged: bool) -> None:
+        """Add up what devices did in a round, as means over the devices that were asked."""
+        arrivals = step.merge.arrivals
+        began = step.began if not arrivals[0].tasks.together and step.version > 1 else min(a.began for a in arrivals)
+        length = step.time - began
+        if not merged:
+            self.time_use["abandoned"] += length
+            return
+        asked = max(1, sum(int(np.count_nonzero(a.tasks.batch)) for a in arrivals))
+        computing, lag = (
+            min(length, sum(float(np.nansum(getattr(a, name))) for a in arrivals) / asked)
+            for name in ("seconds", "upload")
+        )
+        self.time_use["computing"] += computing
+        self.time_use["lag"] += min(lag, length - computing)
+        self.time_use["idle"] += max(0.0, length - computing - lag)
 
     def _row(self, step: Step, *, merged: bool, metrics: MetricRecord | None, evaluated: MetricRecord | None) -> Row:
         arrivals = step.merge.arrivals
@@ -322,7 +341,10 @@ class FlowerRun:
             return
         self._note_plan()
         summary = self.summary.result()
-        values = summary.to_json() | {"abandoned": self.abandoned, "time": self.clock.now()}
+        time = self.clock.now()
+        use = self.time_use | {"unused": max(0.0, self.budget - time)}
+        use["between rounds"] = max(0.0, self.budget - sum(use.values()))
+        values = summary.to_json() | {"abandoned": self.abandoned, "time": time, "time_use": use}
         shown = {name: array.numpy() for name, array in self.result.arrays.items()}
         self.record.writer.finish(RunResult.from_json(values), shown)
 

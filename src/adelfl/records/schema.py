@@ -40,6 +40,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "Sequence[str]": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "Mapping[str, Any]": lambda value: isinstance(value, dict),
     "Mapping[str, int]": lambda value: _values(value, _is_count),
+    "Mapping[str, float]": lambda value: _values(value, _is_number),
     "Mapping[str, str]": lambda value: _values(value, _is_text),
     "Mapping[str, float | None]": lambda value: _values(value, lambda v: v is None or _is_number(v)),
 }
@@ -302,6 +303,9 @@ class RunResult(_Json):
         Name of the training engine, for simulated runs.
     abandoned : int or None
         Rounds without a merge, for runs on Flower.
+    time_use : dict or None
+        Seconds of the budget by use, for runs on Flower: computing, lag and idle in rounds that were merged (means over
+        devices), abandoned rounds, between rounds, unused.
     extra : dict
         Keys that this version does not know.
     """
@@ -313,6 +317,7 @@ class RunResult(_Json):
     time: float
     engine: str | None = None
     abandoned: int | None = None
+    time_use: Mapping[str, float] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

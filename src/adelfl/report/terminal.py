@@ -259,6 +259,9 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
     accuracy = accuracy or "not evaluated"
     console.print(f"rounds {rounds}, accuracy {accuracy}, budget {info.budget:.4g} {info.clock} seconds")
     console.print(f"wall time {record.wall_seconds:.2f} s; " + ", ".join(f"{k} {v}" for k, v in info.versions.items()))
+    if record.result is not None and (use := record.result.time_use):
+        parts = ", ".join(f"{name} {seconds / info.budget:.0%}" for name, seconds in use.items())
+        console.print(f"time      {parts} of the budget")
     _, accuracies = record.evaluations
     if accuracies.size > 1:
         console.print(f"accuracy  [blue]{sparkline(accuracies, 60)}[/blue]  {accuracies[0]:.0%} → {accuracies[-1]:.0%}")
