@@ -101,11 +101,14 @@ def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None)
         raise ConfigError(
             f"{folder}: this run was begun in Python; it goes on when simulate(experiment, record=...) is called again"
         )
+    from adelfl.simulation.recording import ADDED
+
     said = _config_of(record.about, folder)
     experiment = build_experiment(said)
     now = json.loads(json.dumps(describe(said, experiment)))
+    then = ADDED | record.about
     for key, value in now.items():
-        if key not in ("versions", "config") and record.about.get(key) != value:
+        if key not in ("versions", "config") and then.get(key) != value:
             raise ConfigError(f"{folder}: its {key} would not be the same today; start this run over")
     try:
         writer, checkpoint = RunWriter.reopen(folder)

@@ -97,6 +97,7 @@ def _build_experiment(said: RunFile) -> Experiment:
 
     from adelfl.latency import Exponential
     from adelfl.planner import Problem
+    from adelfl.runtime.codec import find_codec
     from adelfl.runtime.server_step import ServerStep
     from adelfl.simulation import Experiment
     from adelfl.simulation.world import World, misjudged
@@ -113,9 +114,11 @@ def _build_experiment(said: RunFile) -> Experiment:
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(said, model, layers, dataset)
+    share = find_codec(t.codec).share(dict(model.named_parameters()))
+    believed = misjudged(fleet, said.fleet.misjudged, said.fleet.misjudged_each, seed)
     budget = budget_for(t, fleet, len(layers))
     problem = Problem(
-        fleet=misjudged(fleet, said.fleet.misjudged, said.fleet.misjudged_each, seed),
+        fleet=believed if share == 1.0 else replace(believed, upload=believed.upload * share),
         layers=len(layers),
         rounds=t.rounds,
         budget=budget,
@@ -146,6 +149,7 @@ def _build_experiment(said: RunFile) -> Experiment:
         device=said.engine.device,
         evaluations=t.evaluations,
         oversample=t.oversample,
+        codec=t.codec,
         server_step=ServerStep(said.server.step, said.server.lr, said.server.beta1, said.server.beta2, said.server.tau),
         world=World(
             fleet,

@@ -31,6 +31,7 @@ from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import LawName
 from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_RUN_BUDGET
 from adelfl.plugins import import_object
+from adelfl.runtime.codec import CodecName
 from adelfl.runtime.server_step import ServerStepName
 from adelfl.summary import MAX_EVALUATIONS
 
@@ -161,6 +162,7 @@ class TrainingSection(Section):
     weight_decay: NotNegative = 0.0
     momentum: float = Field(default=0.0, ge=0, lt=1)
     oversample: bool = False
+    codec: CodecName = "none"
     evaluations: int = Field(default=50, ge=1, le=MAX_EVALUATIONS)
     seed: int = Field(default=0, ge=0)
 

@@ -19,6 +19,7 @@ from adelfl.clock import monotonic
 from adelfl.errors import ConfigError
 from adelfl.record import Checkpoint, RunRecord, RunWriter
 from adelfl.runtime.backend import Computed
+from adelfl.runtime.codec import Uploads, find_codec
 from adelfl.runtime.loop import Loop, Step
 from adelfl.runtime.server_step import State
 from adelfl.simulation.backend import Learner, Simulated, TrainingError
@@ -30,6 +31,7 @@ from adelfl.summary import SUMMED_UP, Summary
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.engines import build_engine, find_device
 from adelfl.training.hetero import Hetero
+from adelfl.training.loop import Loop as EachDevice
 from adelfl.training.work import Samples
 
 __all__ = ["TrainingError", "rehearse", "simulate"]
@@ -37,6 +39,7 @@ __all__ = ["TrainingError", "rehearse", "simulate"]
 _CHECKPOINT_SECONDS = 2.0
 _SERVER = "server/"  # before the names of what the server step remembers, in checkpoints
 _PAST = "past/"  # before weights of earlier versions, from which devices are under way
+_CODEC = "codec/"  # before what the codec remembers of a device
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -115,8 +118,16 @@ class _Run:
         self.parameters, self.buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
         self.evaluate = Evaluation(self.model, *(torch.from_numpy(v).to(device) for v in (data.x_test, data.y_test)))
         samples = Samples.of(data.x_train, data.y_train, device)
+        codec = find_codec(e.codec)
+        if (share := codec.share(self.parameters)) != 1.0:
+            world = replace(world, fleet=replace(world.fleet, upload=world.fleet.upload * share))
+        self.uploads = Uploads(codec, e.seed) if codec.lossy else None
         if e.make_engine is not None:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
+            if self.uploads is not None:
+                if not isinstance(self.engine, EachDevice):
+                    raise ConfigError(f"codec {codec.name!r} needs the loop engine")
+                self.engine.uploads = self.uploads
         else:
             self.engine = build_engine(
                 e.engine,
@@ -126,8 +137,9 @@ class _Run:
                 e.local,
                 iterations=s.local_iterations,
                 widths=bool(strategy.submodels),
+                uploads=self.uploads,
             )
-        learner = Learner(self.model, e.layers, samples, self.engine)
+        learner = Learner(self.model, e.layers, samples, self.engine, self.uploads)
         self.backend = Simulated(world, e.partition, learner, e.seed, oversample=e.oversample)
         self.loop = Loop(strategy, self.backend, s.budget)
         self.server: State = {}
@@ -256,7 +268,13 @@ class _Run:
             for version, weights in self.backend.past.kept.items()
             for name, w in weights.items()
         }
-        return kept | server | past
+        memory = {} if self.uploads is None else self.uploads.memory
+        codec = {
+            f"{_CODEC}{device}/{name}": torch.as_tensor(value).detach().cpu().numpy()
+            for device, own in memory.items()
+            for name, value in own.items()
+        }
+        return kept | server | past | codec
 
     def _load(self, checkpoint: Checkpoint) -> None:
         weights = {name: torch.from_numpy(value.copy()) for name, value in checkpoint.weights.items()}
@@ -273,4 +291,8 @@ class _Run:
             elif name.startswith(_PAST):
                 version, _, parameter = name.removeprefix(_PAST).partition("/")
                 self.backend.past.kept.setdefault(int(version), {})[parameter] = value.to(device)
+            elif name.startswith(_CODEC) and self.uploads is not None:
+                sender, _, key = name.removeprefix(_CODEC).partition("/")
+                memory = self.uploads.memory
+                memory[int(sender)] = {**memory.get(int(sender), {}), key: value.to(device)}
         self.backend.past.version = checkpoint.round - 1

@@ -9,6 +9,7 @@ from torch import nn
 
 from adelfl.data import Dataset, Partition
 from adelfl.errors import ConfigError
+from adelfl.runtime.codec import Codec, CodecName, find_codec
 from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Strategy
@@ -53,6 +54,9 @@ class Experiment:
         is cut to the device's data, and its time is that of the smaller batch.
     server_step : ServerStep
         What the server does with merged changes; by default it adds them, as in the paper.
+    codec : str or Codec
+        What uploads are turned into: "none", "half", or a codec of your own. The world's uploads are those of a plain
+        model, and take as much less time as the codec makes them smaller.
     """
 
     dataset: Dataset
@@ -69,6 +73,7 @@ class Experiment:
     make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
     oversample: bool = False
     server_step: ServerStep = field(default_factory=ServerStep)
+    codec: CodecName | Codec = "none"
 
     def __post_init__(self) -> None:
         whole = isinstance(self.evaluations, int) and not isinstance(self.evaluations, bool)
@@ -76,6 +81,7 @@ class Experiment:
             raise ConfigError(
                 f"evaluations must be a whole number from 1 to {MAX_EVALUATIONS:,}, not {self.evaluations!r}"
             )
+        find_codec(self.codec)
         devices = self.strategy.problem.devices
         if len(self.partition) != devices:
             raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")

@@ -17,7 +17,11 @@ from adelfl.atomic import RunFinishedError
 from adelfl.errors import AdelError, ConfigError
 from adelfl.plugins import in_words
 from adelfl.record import Checkpoint, RunRecord, RunWriter, versions
+from adelfl.runtime.codec import find_codec
 from adelfl.simulation.experiment import Experiment
+
+ADDED: dict[str, Any] = {"codec": "none"}
+"""Keys of run.json that older records lack, with what they had."""
 
 MADE_BY = "simulate"
 """What ``made_by`` in run.json says of a run that only Python can resume."""
@@ -36,6 +40,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "layers": [layer.name for layer in experiment.layers],
         "devices": strategy.problem.devices,
         "constants": strategy.problem.constants.to_dict(),
+        "codec": find_codec(experiment.codec).name,
         "schedule": strategy.schedule.to_dict() if strategy.schedule else None,
         "notes": list(strategy.notes),
         "versions": versions(),
@@ -93,7 +98,7 @@ def _open_record(experiment: Experiment, folder: Path) -> tuple[RunWriter, Check
 
 def _refuse_others(record: RunRecord, now: dict[str, Any]) -> None:
     """Raise ConfigError if a record is not one of this experiment, as far as that can be compared."""
-    then, advice = record.about, "choose another folder, or remove this one"
+    then, advice = ADDED | record.about, "choose another folder, or remove this one"
     if then.get("made_by") != MADE_BY:
         raise ConfigError(f"{record.folder}: holds a run that was not made by simulate(record=...); {advice}")
     parts = then.get("inputs")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from adelfl.errors import ConfigError
+from adelfl.runtime.codec import Uploads
 from adelfl.training.fused import Fused
 from adelfl.training.hetero import Hetero
 from adelfl.training.layers import Layer, is_per_sample
@@ -59,6 +60,7 @@ def build_engine(
     *,
     iterations: int = 1,
     widths: bool = False,
+    uploads: Uploads | None = None,
 ) -> Engine:
     """Build the engine that trains ``model`` in place.
 
@@ -78,6 +80,8 @@ def build_engine(
         E, local iterations per round.
     widths : bool
         Whether devices train submodels of several widths (HeteroFL).
+    uploads : Uploads, optional
+        A lossy codec through which the update of each device goes; "auto" then is "loop".
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
@@ -85,7 +89,12 @@ def build_engine(
         raise ConfigError("engine 'flower' is for adelfl run, compare and resume, which start Flower for it")
     chosen = name == "auto"
     if name == "auto":
-        name = choose(model, layers, samples, iterations)
+        name = choose(model, layers, samples, iterations) if uploads is None else "loop"
+    if uploads is not None and name != "loop":
+        raise ConfigError(
+            f"engine {name!r} does not compute the update of each device, which codec {uploads.codec.name!r} changes; "
+            "use 'loop'"
+        )
     if name != "loop" and not is_per_sample(model):
         raise ConfigError(f"engine {name!r} needs a model whose samples do not influence each other; use 'loop'")
     if name != "loop" and not chosen and draws_numbers(model, samples.x[:2]):
@@ -105,8 +114,9 @@ def build_engine(
     def build(model: nn.Module) -> Engine:
         if name == "fused":
             return Fused(model, layers, samples, local.weight_decay)
-        engine = Stacked if name == "stacked" else Loop
-        return engine(model, layers, samples, local.weight_decay, local.momentum)
+        if name == "stacked":
+            return Stacked(model, layers, samples, local.weight_decay, local.momentum)
+        return Loop(model, layers, samples, local.weight_decay, local.momentum, uploads)
 
     return Hetero(model, build) if widths else build(model)
 

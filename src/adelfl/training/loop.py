@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adelfl.runtime.codec import Uploads
 from adelfl.training.layers import Layer
 from adelfl.training.masks import seeded
 from adelfl.training.stateless import Stateless
@@ -56,9 +57,10 @@ class Loop(Engine):
         samples: Samples,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
+        uploads: Uploads | None = None,
     ) -> None:
         self.call, self.layers, self.samples = Stateless(model), layers, samples
-        self.weight_decay, self.momentum = weight_decay, momentum
+        self.weight_decay, self.momentum, self.uploads = weight_decay, momentum, uploads
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.buffers = dict(model.named_buffers())
 
@@ -69,7 +71,10 @@ class Loop(Engine):
         losses = []
         for local in self.locals(work):
             losses.append(local.loss)
-            merge.add(local.update, work.A[local.device])
+            update = local.update
+            if self.uploads is not None and work.senders is not None:
+                update = dict(self.uploads.send(update, *work.senders[local.device].tolist()))
+            merge.add(update, work.A[local.device])
             for name, b in local.buffers.items():
                 change[name] += b.to(change[name]) - self.buffers[name].to(change[name])
         if not losses:

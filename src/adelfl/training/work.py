@@ -86,6 +86,8 @@ class RoundWork:
         HeteroFL's widths.
     mask_seeds : ndarray of int, shape (U,), or None
         Seeds of the random numbers that the model draws on each device (dropout); None leaves torch's generators alone.
+    senders : ndarray of int, shape (U, 2), or None
+        Numbers of each task and its device, for a lossy codec.
     """
 
     rows: tuple[Ints, ...]
@@ -95,6 +97,7 @@ class RoundWork:
     eta: float
     width: Floats | None = None
     mask_seeds: Ints | None = None
+    senders: Ints | None = None
 
     @cached_property
     def contributes(self) -> Bools:
@@ -131,6 +134,7 @@ class RoundWork:
             self.eta,
             None if self.width is None else self.width[chosen],
             None if self.mask_seeds is None else self.mask_seeds[chosen],
+            None if self.senders is None else self.senders[chosen],
         )
 
 
@@ -142,6 +146,7 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
     p = first.progress
     masks = [w.mask_seeds for w in parts if w.mask_seeds is not None]
     widths = [w.width for w in parts if w.width is not None]
+    senders = [w.senders for w in parts if w.senders is not None]
     z, rate = (np.concatenate([getattr(w.progress, key) for w in parts]) for key in ("z", "rate"))
     return RoundWork(
         tuple(np.concatenate(rows) for rows in zip(*(w.rows for w in parts), strict=True)),
@@ -151,6 +156,7 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
         first.eta,
         np.concatenate(widths) if widths else None,
         np.concatenate(masks) if masks else None,
+        np.concatenate(senders) if senders else None,
     )
 
 
