@@ -29,6 +29,7 @@ from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.plugins import in_words, users_code
+from adelfl.process import settle
 from adelfl.record import Checkpoint, RunRecord, RunWriter, discard, versions
 
 if TYPE_CHECKING:
@@ -70,22 +71,23 @@ def describe(said: RunFile, experiment: Experiment) -> dict[str, Any]:
     return found | describe_experiment(experiment)
 
 
-def rehearsed(said: RunFile) -> Experiment:
-    """The experiment that a file describes, after finding out what would stop it before it begins."""
-    from adelfl.simulation import rehearse
+def build_checked(said: RunFile) -> Experiment:
+    """Build the experiment that a file describes, and raise what would stop it before it begins."""
+    from adelfl.simulation import check_start
 
+    settle(said.engine.threads)
     experiment = build_experiment(said)
     with users_code("this experiment cannot begin"):
         if experiment.engine == "flower":
-            _scale().rehearse_on_flower(experiment)
+            _scale().check_start_on_flower(experiment)
         else:
-            rehearse(experiment)
+            check_start(experiment)
     return experiment
 
 
 def start(said: RunFile, folder: Path, report: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
     """Run an experiment into a new folder; its summary."""
-    experiment = rehearsed(said)
+    experiment = build_checked(said)
     with RunWriter.create(folder, describe(said, experiment)) as writer:
         return _simulate(said, experiment, writer, None, report)
 
@@ -104,6 +106,7 @@ def resume(folder: Path, report: Callable[[dict[str, Any]], None] | None = None)
     from adelfl.simulation.recording import ADDED
 
     said = _config_of(record.about, folder)
+    settle(said.engine.threads)
     experiment = build_experiment(said)
     now = json.loads(json.dumps(describe(said, experiment)))
     then = ADDED | record.about

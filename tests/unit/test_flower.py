@@ -37,9 +37,10 @@ from adelfl.runner import resume
 from adelfl.strategies.rounds import Outcome, Progress
 from adelfl.training.layers import given_layers
 from adelfl.training.loop import Loop
-from adelfl.training.work import RoundWork, Samples, apply_change
+from adelfl.training.work import RoundWork, Samples
 from adelfl.updates import Update
 from support.flower_world import Being, Failing, Net, Silent, Spoiling, TickingClock, World, arrays, model, weights_of
+from support.small_worlds import apply_change
 
 LAYERS = (("first.weight", "first.bias"), ("second.weight", "second.bias"), ("third.weight", "third.bias"))
 METHODS = ("adel", "adel-paper", "salf", "drop", "wait")

@@ -60,6 +60,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, not a traceback
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.insert(0, os.getcwd())  # for modules that run files name
     try:
         app()
     except (AdelError, OSError) as error:  # the latter: standard output that cannot be written, most likely

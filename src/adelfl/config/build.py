@@ -93,8 +93,6 @@ def build_experiment(said: RunFile) -> Experiment:
 
 
 def _build_experiment(said: RunFile) -> Experiment:
-    import torch
-
     from adelfl.latency import Exponential
     from adelfl.planner import Problem
     from adelfl.runtime.codec import find_codec
@@ -102,10 +100,8 @@ def _build_experiment(said: RunFile) -> Experiment:
     from adelfl.simulation import Experiment
     from adelfl.simulation.world import World, misjudged
     from adelfl.strategies import find_strategy
-    from adelfl.training.engines import LocalWork, keep_memory
+    from adelfl.training.engines import LocalWork
 
-    torch.set_num_threads(said.engine.threads)
-    keep_memory()
     t, seed = said.training, said.training.seed
     dataset, partition = build_data(said)
     model, layers = _network(said, dataset)
@@ -167,7 +163,7 @@ def _build_experiment(said: RunFile) -> Experiment:
 def _latency(said: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
     """How long layers and uploads take: the paper's model, the one of [latency], or a user's own."""
     from adelfl.latency import Exponential, Latency, Law, Trace
-    from adelfl.training.costs import layer_costs, layer_sizes
+    from adelfl.training.layers import layer_costs, layer_sizes
 
     given = said.latency
     if said.fleet.latency is not None:
@@ -191,9 +187,6 @@ def _latency(said: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset
 
 def build_network(said: RunFile) -> tuple[Dataset, nn.Module, tuple[Layer, ...]]:
     """The data set, and the model with its layers: what one device trains, without a fleet."""
-    import torch
-
-    torch.set_num_threads(said.engine.threads)
     dataset = _dataset(said.data.name, said.data.data_dir, said.data.factory)
     return dataset, *_network(said, dataset)
 

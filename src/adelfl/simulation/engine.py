@@ -34,7 +34,7 @@ from adelfl.training.hetero import Hetero
 from adelfl.training.loop import Loop as EachDevice
 from adelfl.training.work import Samples
 
-__all__ = ["TrainingError", "rehearse", "simulate"]
+__all__ = ["TrainingError", "check_start", "simulate"]
 
 _CHECKPOINT_SECONDS = 2.0
 _SERVER = "server/"  # before the names of what the server step remembers, in checkpoints
@@ -44,11 +44,11 @@ _CODEC = "codec/"  # before what the codec remembers of a device
 Report = Callable[[dict[str, Any]], None]
 
 
-def rehearse(experiment: Experiment) -> None:
-    """Find out what would stop a run before it begins: a device, an engine, a width, or what a strategy asks for."""
+def check_start(experiment: Experiment) -> None:
+    """Raise what would stop a run before it begins: a device, an engine, a width, or what a strategy asks for."""
     run = _Run(experiment, None, None)
     if isinstance(run.engine, Hetero):
-        run.engine.rehearse(min(experiment.strategy.submodels))
+        run.engine.part(min(experiment.strategy.submodels))
     next(run.loop.steps(), None)
 
 

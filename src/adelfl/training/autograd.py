@@ -26,8 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.training.costs import layer_costs
-from adelfl.training.layers import Layer
+from adelfl.training.layers import Layer, layer_costs
 from adelfl.training.passes import CHUNK_BYTES, CannotFuse, Pass, Rows
 
 _NOTHING = 1e-20  # in place of zero, which cannot be divided by again
@@ -61,7 +60,7 @@ class _Site:
 class AutogradPass(Pass):
     """Weighted gradients of any module whose samples do not influence each other.
 
-    That they do not is not looked at here: :func:`adelfl.training.trial.why_not_fused` tries it out.
+    That they do not is not looked at here: :func:`adelfl.training.engines.why_not_fused` tries it out.
 
     Parameters
     ----------

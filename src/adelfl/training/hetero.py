@@ -1,4 +1,4 @@
-"""HeteroFL's round: each width trains its own submodel, each coordinate is averaged over those who hold it."""
+"""HeteroFL's round: each width trains its own submodel; each coordinate is averaged over the devices that hold it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,16 @@ class Hetero(Engine):
         self.parts: dict[float, tuple[Submodel, Engine]] = {}
         self.name = build(model).name
 
-    def _part(self, width: float) -> tuple[Submodel, Engine]:
+    def part(self, width: float) -> tuple[Submodel, Engine]:
+        """Return the submodel of a width and its engine; a model that cannot be narrowed is a ConfigError."""
         if width not in self.parts:
             submodel = shrink(self.model, width)
             self.parts[width] = (submodel, self.build(submodel.model))
         return self.parts[width]
 
-    def rehearse(self, width: float) -> None:
-        """Build the submodel of a width, or say why that cannot be done."""
-        self._part(width)
-
     @torch.no_grad()
     def run(self, work: RoundWork) -> Change:
-        """Do one round; A[u,l] is 1 for those who count."""
+        """Do the local work of a round and merge it; A[u,l] is 1 for the devices that count."""
         assert work.width is not None
         parameters, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
         full = parameters | buffers
@@ -43,7 +40,7 @@ class Hetero(Engine):
         loss, devices = 0.0, 0
         for width in np.unique(work.width[counts])[::-1]:
             chosen = np.flatnonzero(counts & (work.width == width))
-            submodel, engine = self._part(float(width))
+            submodel, engine = self.part(float(width))
             load(submodel, full)
             with torch.enable_grad():
                 part = engine.run(replace(work.only(chosen), width=None))
@@ -54,7 +51,7 @@ class Hetero(Engine):
                 if name in part.parameters:
                     change[name][where] += part.parameters[name]
                 holders[name][where] += chosen.size
-            # Running statistics of batch norm: the engine found the mean of this width's devices.
+            # Running statistics of batch norm: the engine returns the mean of this width's devices.
             for name in buffers:
                 where = submodel.buffer_slices[name]
                 if name in part.buffers:
