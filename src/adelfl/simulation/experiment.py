@@ -1,4 +1,4 @@
-"""What a run is made of."""
+"""The parts of a run."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from adelfl.training.work import Engine, Samples
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """One run, ready to go.
+    """One run: data, model, strategy and world.
 
     Attributes
     ----------
     dataset : Dataset
-        What is learned.
+        Training and test samples.
     partition : Partition
-        Who holds which training samples, one entry per device.
+        Training samples of each device.
     model : nn.Module
-        At its initial weights; a run trains a copy.
+        The model at its initial weights; a run trains a copy.
     layers : tuple of Layer
         Its layers, input side first.
     strategy : Strategy
-        Deadlines, batch sizes, merge.
+        The method: deadlines, batch sizes, merge.
     seed : int
-        Of the run's luck.
+        Seed of all random numbers of the run.
     local : LocalWork
-        Regularisation and momentum; how many local iterations there are is in the strategy's problem.
+        Regularisation and momentum; the number of local iterations is in the strategy's problem.
     engine : str
         "auto", "fused", "stacked" or "loop".
     device : str
@@ -46,7 +46,7 @@ class Experiment:
     evaluations : int
         How often accuracy is measured, evenly over the budget; at its quarters and in its last tenth it always is.
     world : World, optional
-        What really happens to the devices; by default what the strategy's problem says.
+        What happens to the devices; by default what the strategy's problem says.
     make_engine : callable, optional
         Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
     oversample : bool

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from adelfl.training.submodel import Submodel, load, shrink
 from adelfl.training.work import NOTHING, Change, Engine, RoundWork
@@ -36,8 +36,7 @@ class Hetero(Engine):
         full = parameters | buffers
         change = {name: torch.zeros_like(w) for name, w in full.items()}
         holders = {name: torch.zeros_like(w) for name, w in full.items()}
-        counts = work.contributes
-        loss, devices = 0.0, 0
+        counts, loss, devices = work.contributes, 0.0, 0
         for width in np.unique(work.width[counts])[::-1]:
             chosen = np.flatnonzero(counts & (work.width == width))
             submodel, engine = self.part(float(width))
@@ -60,9 +59,7 @@ class Hetero(Engine):
         if not devices:
             return NOTHING
         steps = {name: change[name] / holders[name].clamp(min=1) for name in full}
-        moved = {name: b + _whole(steps[name], b) for name, b in buffers.items()}
+        moved = {
+            n: b + (steps[n] if b.is_floating_point() else steps[n].round().to(b.dtype)) for n, b in buffers.items()
+        }
         return Change({name: steps[name] for name in parameters}, moved, loss / devices)
-
-
-def _whole(step: Tensor, like: Tensor) -> Tensor:
-    return step if like.is_floating_point() else step.round().to(like.dtype)

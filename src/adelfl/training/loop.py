@@ -129,8 +129,7 @@ class Loop(Engine):
                     for name, grad in zip(names, grads, strict=True):
                         step = grad + self.weight_decay * local[name] if self.weight_decay else grad
                         if self.momentum:
-                            velocity[name] = step = (
-                                step + self.momentum * velocity[name] if name in velocity else step.clone()
-                            )
+                            step = step + self.momentum * velocity[name] if name in velocity else step.clone()
+                            velocity[name] = step
                         update[name] = update[name] - eta * step if name in update else -eta * step
         return update, first_loss
