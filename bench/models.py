@@ -87,7 +87,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 def rounds(layers: int, batch: int, rng: np.random.Generator) -> dict[str, RoundWork]:
     """Three kinds of local work on 2,000 samples."""
-    found = {}
+    works = {}
     for kind in ("all layers", "half of them", "half, unequal weights"):
         z = np.full(DEVICES, layers) if kind == "all layers" else np.minimum(rng.poisson(layers / 2, DEVICES), layers)
         unequal = "unequal" in kind
@@ -96,8 +96,8 @@ def rounds(layers: int, batch: int, rng: np.random.Generator) -> dict[str, Round
         A = progress.delivered / np.maximum(1, progress.delivered.sum(axis=0))
         if unequal:
             A = A * rng.uniform(0.5, 1.5, A.shape)
-        found[kind] = RoundWork((rng.integers(0, 2000, sizes.sum()),), sizes, A, progress, 0.01)
-    return found
+        works[kind] = RoundWork((rng.integers(0, 2000, sizes.sum()),), sizes, A, progress, 0.01)
+    return works
 
 
 def compare(name: str, repeats: int) -> None:

@@ -43,9 +43,9 @@ def overhead() -> float:
     def counted(call: Callable[[], T]) -> T:
         nonlocal inside
         start = time.process_time()
-        found = call()
+        result = call()
         inside += time.process_time() - start
-        return found
+        return result
 
     def timed(self: fused.Fused, work: RoundWork) -> Callable[[], float]:
         ready = counted(lambda: prepare(self, work))
@@ -62,7 +62,7 @@ def overhead() -> float:
 
 
 def floor() -> dict[str, float]:
-    """Milliseconds of a round of the MLP, and of what nobody can do without: its rows, the first layer's products.
+    """Milliseconds of a round of the MLP, and of its least parts: gathering rows, and the first layer's products.
 
     Beside them, in 10⁹ operations a second, what those products and a product of large square matrices reach.
     """
@@ -122,14 +122,14 @@ def truncation() -> dict[float, float]:
     rows = np.random.default_rng(0).integers(0, w.devices * w.samples, w.devices * w.batch)
     times: dict[int, list[float]] = {depth: [] for depth in (0, L // 4, L // 2, 3 * L // 4, L)}
     for _ in range(3):
-        for depth, found in times.items():
+        for depth, seconds in times.items():
             progress = Progress(np.full(w.devices, max(depth, 1)), L, 1, np.ones(w.devices))
             A = progress.delivered / w.devices
             work = RoundWork((rows,), np.full(w.devices, w.batch), A, progress, 0.0)
             start = time.process_time()
             engine.run(work)
-            found.append(time.process_time() - start)
-    return {max(depth, 1) / L: statistics.median(found) for depth, found in times.items()}
+            seconds.append(time.process_time() - start)
+    return {max(depth, 1) / L: statistics.median(seconds) for depth, seconds in times.items()}
 
 
 def main() -> int:
@@ -144,9 +144,9 @@ def main() -> int:
     low, middle, high = growth()
     print(f"MLP, 300 devices cost {middle:.2f} times 30 (quartiles {low:.2f} to {high:.2f}; to reach: at most 9)")
     print("VGG11, 30 devices, batch 16: CPU seconds of a round by depth of the backward pass")
-    found = truncation()
-    whole = found[1.0]
-    for depth, seconds in sorted(found.items()):
+    by_depth = truncation()
+    whole = by_depth[1.0]
+    for depth, seconds in sorted(by_depth.items()):
         print(f"  {depth:4.0%} of the layers: {seconds:6.2f} s, {seconds / whole:4.0%} of the whole round")
     return 0 if share < 0.10 and middle <= 9.0 else 1
 

@@ -30,7 +30,7 @@ _TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single
 
 @dataclass(frozen=True, kw_only=True)
 class LocalWork:
-    """How devices train; the number of local iterations is the strategy's, ``Problem.local_iterations``.
+    """Settings of local training; the number of local iterations is the strategy's, ``Problem.local_iterations``.
 
     Attributes
     ----------

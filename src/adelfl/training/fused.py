@@ -74,7 +74,7 @@ class _Draws:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """What follows from a round's sizes, depths and weights, whichever samples are drawn."""
+    """Parts and steps of a round, which follow from its sizes, depths and weights, not from the samples."""
 
     parts: list[Rows]
     steps: list[_Step]
