@@ -24,8 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adelfl.process import settle
 from adelfl.strategies.rounds import Progress
-from adelfl.training.engines import LocalWork, build_engine, keep_memory
+from adelfl.training.engines import LocalWork, build_engine
 from adelfl.training.layers import find_layers
 from adelfl.training.models import build_model
 from adelfl.training.work import RoundWork, Samples
@@ -128,8 +129,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--models", default=",".join(MODELS))
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_memory()
+    settle(1)
     warnings.simplefilter("ignore")
     print(f"{'model':12}{'deliver':24}{'loop, ms':>10}{'fused, ms':>10}{'ratio':>8}   quartiles")
     for name in args.models.split(","):

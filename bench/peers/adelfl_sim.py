@@ -23,11 +23,10 @@ class Adelfl:
         import torch_models
 
         from adelfl.data import Dataset, Partition
-        from adelfl.training.engines import keep_memory
+        from adelfl.process import settle
         from adelfl.training.layers import find_layers
 
-        torch.set_num_threads(request.threads)
-        keep_memory()
+        settle(request.threads)
         w = self.workload = request.workload
         x, y = torch_models.data(w)
         x, y = x.flatten(0, 1).numpy(), y.flatten(0, 1).numpy()

@@ -15,14 +15,15 @@ from typing import Any
 from adelfl.errors import AdelError, ConfigError
 
 
-def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - any object of the user's module
-    """Import ``package.module:name``, also from the working directory."""
+def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
+    """Import ``package.module:name``; modules in the working directory are found, as with ``python -m``.
+
+    ``sys.path`` is the same afterwards; the command line adds the working directory for good.
+    """
     module, colon, attribute = path.partition(":")
     if not (module and colon and attribute):
         raise ConfigError(f"{key}: {path!r} must look like package.module:name")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    with users_code(f"{key}: {path!r} cannot be imported"):
+    with _working_directory(), users_code(f"{key}: {path!r} cannot be imported"):
         return getattr(import_module(module), attribute)
 
 
@@ -36,6 +37,20 @@ def call_factory(key: str, path: str, *arguments: object) -> Any:  # noqa: ANN40
         raise ConfigError(f"{key}: {path} cannot be called with {wanted} ({error})") from None
     with users_code(f"{key}: {path} fails"):
         return factory(*arguments)
+
+
+@contextmanager
+def _working_directory() -> Iterator[None]:
+    """Let modules be imported from the working directory, for a while."""
+    here = os.getcwd()
+    if here in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 @contextmanager

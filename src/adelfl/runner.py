@@ -29,6 +29,7 @@ from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.plugins import in_words, users_code
+from adelfl.process import settle
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row, RunInfo, RunResult
 from adelfl.records.writer import Checkpoint, RunWriter, discard, versions
@@ -71,22 +72,23 @@ def describe(run_file: RunFile, experiment: Experiment) -> RunInfo:
     return describe_experiment(experiment, run_file.model_dump(mode="json"), run_file.fingerprints())
 
 
-def rehearsed(run_file: RunFile) -> Experiment:
+def build_checked(run_file: RunFile) -> Experiment:
     """Build a file's experiment and try its first step, so that errors appear before a folder does."""
-    from adelfl.simulation import rehearse
+    from adelfl.simulation import check_start
 
+    settle(run_file.engine.threads)
     experiment = build_experiment(run_file)
     with users_code("this experiment cannot begin"):
         if experiment.engine == "flower":
-            _scale().rehearse_on_flower(experiment)
+            _scale().check_start_on_flower(experiment)
         else:
-            rehearse(experiment)
+            check_start(experiment)
     return experiment
 
 
 def start(run_file: RunFile, folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
     """Run an experiment into a new folder, and return its result."""
-    experiment = rehearsed(run_file)
+    experiment = build_checked(run_file)
     with RunWriter.create(folder, describe(run_file, experiment)) as writer:
         return _simulate(run_file, experiment, writer, None, report)
 
@@ -105,6 +107,7 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
             f"{folder}: this run was begun in Python; it goes on when simulate(experiment, record=...) is called again"
         )
     run_file = _config_of(record.info, folder)
+    settle(run_file.engine.threads)
     experiment = build_experiment(run_file)
     if changed := first_difference(record.info, describe(run_file, experiment), ("config",)):
         raise ConfigError(f"{folder}: its {changed} would not be the same today; start this run over")

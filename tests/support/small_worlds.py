@@ -33,7 +33,7 @@ from adelfl.theory.participation import deadline_for_depth
 from adelfl.training.engines import LocalWork, build_engine
 from adelfl.training.layers import find_layers
 from adelfl.training.models import build_model
-from adelfl.training.work import RoundWork, Samples, apply_change
+from adelfl.training.work import Change, RoundWork, Samples
 
 EVERY_STRATEGY = {
     "oracle": ("oracle", {}),
@@ -218,6 +218,16 @@ def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 
 def samples_of(dataset: Dataset) -> Samples:
     return Samples.of(dataset.x_train, dataset.y_train)
+
+
+@torch.no_grad()
+def apply_change(model: nn.Module, change: Change) -> None:
+    """Move a model by a change, as the paper's server does."""
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    for name, step in change.parameters.items():
+        parameters[name].add_(step)
+    for name, value in change.buffers.items():
+        buffers[name].copy_(value)
 
 
 def after_one_round(engine: str, experiment: Experiment, work: RoundWork) -> tuple[dict[str, np.ndarray], float]:

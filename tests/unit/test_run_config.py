@@ -1,6 +1,7 @@
 """The file of run and compare: defaults, changes, mistakes in one sentence, and what is built of it."""
 
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -594,10 +595,28 @@ def test_a_partition_by_import_path_is_fingerprinted_and_its_mistakes_are_one_se
 def test_the_default_rate_depends_on_data_and_model_and_a_number_stays_as_given():
     assert load_run(None).learning_rate.initial == 0.3  # the demonstration's
     assert load_run(None, ["data.name=mnist"]).learning_rate.initial == 0.1
-    assert load_run(None, ["data.name=cifar10", "model.name=vgg11"]).learning_rate.initial == 0.03
+    assert load_run(None, ["data.name=cifar10", "model.name=vgg11"]).learning_rate.initial == 0.05
     assert load_run(None, ["data.name=mnist", "learning_rate.initial=auto"]).learning_rate.initial == 0.1
     assert load_run(None, ["data.name=mnist", "learning_rate.initial=0.3"]).learning_rate.initial == 0.3
     assert load_run(None, ["data.factory=test_run_config:small_data"]).learning_rate.initial == 0.1
+
+
+def test_building_an_experiment_changes_no_setting_of_the_process(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere.py").write_text("from test_run_config import small_data\n")
+    monkeypatch.chdir(tmp_path)
+    before, threads = list(sys.path), torch.get_num_threads()
+    build_experiment(load_run(None, ["data.factory=elsewhere:small_data", f"engine.threads={threads + 1}"]))
+    assert (sys.path, torch.get_num_threads()) == (before, threads)
+
+
+def test_deep_networks_have_more_rounds_by_default_and_a_number_stays_as_given():
+    deep = ["data.name=cifar10", "model.name=resnet18"]
+    assert load_run(None, deep).training.rounds == 300
+    assert load_run(None, [*deep, "training.rounds=100"]).training.rounds == 100
+    assert load_run(None, ["data.name=cifar10"]).training.rounds == 100
+    assert load_run(None, [*deep, "data.factory=test_run_config:small_data"]).training.rounds == 100
+    again = RunFile.model_validate_json(load_run(None, deep).model_dump_json())
+    assert again == load_run(None, deep)
 
 
 def test_every_data_set_has_a_rate_for_every_model_that_takes_its_images():

@@ -11,7 +11,7 @@ from torch import nn
 from adelfl.errors import ConfigError
 from adelfl.training.layers import find_layers
 from adelfl.training.models import build_model
-from adelfl.training.submodel import Scaler, cut, load, shrink
+from adelfl.training.submodel import Scaler, load, shrink
 
 CIFAR = (3, 32, 32)
 CHAINS = ("mlp", "cnn", "vgg11")
@@ -156,16 +156,6 @@ def test_load_without_buffers_leaves_them():
     norm = sub.model.conv1.norm
     assert torch.equal(norm.running_mean, full.conv1.norm.running_mean[: norm.num_features])
     assert all(p.grad_fn is None and p.requires_grad for p in sub.model.parameters())
-
-
-def test_cut_gives_views_of_the_full_parameters():
-    full = chain("cnn")
-    sub = shrink(full, 0.5)
-    parts = cut(sub, {key: value.detach() for key, value in full.named_parameters()})
-    parts["conv1.conv.weight"].fill_(7.0)
-    kept = sub.slices["conv1.conv.weight"]
-    assert (full.conv1.conv.weight[kept] == 7.0).all()
-    assert (full.conv1.conv.weight != 7.0).any()
 
 
 def test_load_refuses_what_is_missing_or_of_another_model():

@@ -1,6 +1,5 @@
 """Backpropagation that stops in the middle: right gradients for what is complete, and nothing of what is not."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from adelfl.errors import ConfigError
 from adelfl.training.layers import find_layers, given_layers
 from adelfl.training.models import build_model
-from adelfl.training.truncated import backward, rehearse, train
+from adelfl.training.truncated import Truncation, backward, check_truncation
 from support.small_worlds import EVERY_MODEL, dataset_of
 
 torch.set_num_threads(1)
@@ -169,7 +168,7 @@ def test_a_weight_that_is_used_in_several_places_is_complete_after_the_last_of_t
         assert found.depth == len(layers) - first
         for name, grad in found.gradients.items():
             assert torch.equal(grad, whole[name])
-    rehearse(model, layers, loss)
+    check_truncation(model, layers, loss)
 
 
 def test_a_tied_weight_is_not_delivered_before_its_first_use_was_passed():
@@ -223,7 +222,7 @@ def test_checkpointing_is_truncated_too(reentrant):
         found = backward(loss(model), model, layers, stop_below(first))
         assert found.depth == 3 - first
         assert all(torch.equal(grad, whole[name]) for name, grad in found.gradients.items())
-    rehearse(model, layers, loss)
+    check_truncation(model, layers, loss)
 
 
 def test_autocast_gives_the_gradients_of_autocast():
@@ -240,7 +239,7 @@ def test_autocast_gives_the_gradients_of_autocast():
         assert torch.equal(grad, whole[name])
 
 
-# -- several iterations, several micro-batches
+# -- several iterations
 
 
 def test_iterations_step_what_they_completed_and_only_that():
@@ -263,49 +262,17 @@ def test_iterations_step_what_they_completed_and_only_that():
         asked.append(l)
         return len(asked) == 8  # 3, 2, 1, 0 of the first; 3, 2, 1, 0 of the second
 
-    depth, first = train(
-        model, layers, [loss, loss, loss], torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), stop
-    )
-    assert depth == 3 + 2
-    assert first == pytest.approx(loss(small(Shortcut)[0]).item())
+    optimizer, passes = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
+    with Truncation(model, layers) as truncation:
+        for _ in range(2):
+            passes.append(truncation.backward(loss(model), stop))
+            for name, p in model.named_parameters():
+                p.grad = passes[-1].gradients.get(name)
+            optimizer.step()
+    assert [(partly.depth, partly.stopped) for partly in passes] == [(3, False), (2, True)]
+    assert passes[0].loss == pytest.approx(loss(small(Shortcut)[0]).item())
     for (name, p), (_, q) in zip(model.named_parameters(), reference.named_parameters(), strict=True):
         assert torch.equal(p, q), name
-
-
-def parts_of(x, y, sizes):
-    rows = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
-    return [(lambda m, r=r: functional.cross_entropy(m(x[r]), y[r]), len(r)) for r in rows]
-
-
-def test_micro_batches_add_up_to_the_batch():
-    model, x, loss = small(Shortcut)
-    y = torch.arange(5) % 4
-    layers = find_layers(model, x)
-    other, _, _ = small(Shortcut)
-    train(model, layers, [parts_of(x, y, (2, 3))], torch.optim.SGD(model.parameters(), lr=0.1), never)
-    train(other, layers, [loss], torch.optim.SGD(other.parameters(), lr=0.1), never)
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(p, q, atol=1e-7)
-
-
-def test_a_layer_counts_the_micro_batches_that_completed_it():
-    model, x, _ = small(Shortcut)
-    y = torch.arange(5) % 4
-    layers = find_layers(model, x)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    (one, _), (both, _) = parts_of(x, y, (2, 3))[0], (lambda m: functional.cross_entropy(m(x), y), 5)
-    first, whole = plain(model, one), plain(model, both)
-    asked = []
-
-    def stop(l):
-        asked.append(l)
-        return len(asked) == 8  # the second micro-batch is cut before the first layer
-
-    depth, _ = train(model, layers, [parts_of(x, y, (2, 3))], torch.optim.SGD(model.parameters(), lr=1.0), stop)
-    assert depth == 3
-    for name, p in model.named_parameters():
-        wanted = first[name] if name.startswith("first") else whole[name]
-        assert torch.allclose(before[name] - p, wanted, atol=1e-6), name
 
 
 # -- what cannot be done is said before the first round
@@ -314,14 +281,14 @@ def test_a_layer_counts_the_micro_batches_that_completed_it():
 def test_layers_in_the_wrong_order_are_refused():
     model, _, loss = small(Shortcut)
     with pytest.raises(ConfigError, match="order is not that of backpropagation"):
-        rehearse(model, given_layers(model, ["last", "middle", "first"]), loss)
+        check_truncation(model, given_layers(model, ["last", "middle", "first"]), loss)
 
 
-def test_a_rehearsal_leaves_no_trace():
+def test_checking_leaves_no_trace():
     model, layers, loss = world("resnet18")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.random.get_rng_state()
-    rehearse(model, layers, loss)
+    check_truncation(model, layers, loss)
     assert torch.equal(state, torch.random.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
@@ -331,4 +298,4 @@ def test_dropout_and_batch_norm_can_be_truncated():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 4))
     x, y = torch.randn(6, 8), torch.arange(6) % 4
-    rehearse(model, find_layers(model, x), lambda m: functional.cross_entropy(m(x), y))
+    check_truncation(model, find_layers(model, x), lambda m: functional.cross_entropy(m(x), y))

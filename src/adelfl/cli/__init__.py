@@ -60,6 +60,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a question mark where a terminal has no ±
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.insert(0, os.getcwd())  # for modules that run files name
     try:
         app()
     except (AdelError, OSError) as error:  # OSError: standard output cannot be written

@@ -93,9 +93,11 @@ def _measured(settings: Any, sizes: list[int], repeats: int) -> tuple[Profile, f
     from torch.nn import functional
 
     from adelfl.config.build import build_network
+    from adelfl.process import settle
     from adelfl.training.profile import measure
-    from adelfl.training.truncated import rehearse
+    from adelfl.training.truncated import check_truncation
 
+    settle(settings.engine.threads)
     dataset, model, layers = build_network(settings)
     x, y = torch.from_numpy(dataset.x_train), torch.from_numpy(dataset.y_train)
     if max(sizes) > y.shape[0]:
@@ -107,7 +109,7 @@ def _measured(settings: Any, sizes: list[int], repeats: int) -> tuple[Profile, f
         return functional.cross_entropy(network(x[rows]), y[rows])
 
     first = torch.arange(min(sizes) if min(sizes) > 1 else 2)
-    rehearse(model, layers, lambda network: functional.cross_entropy(network(x[first]), y[first]))
+    check_truncation(model, layers, lambda network: functional.cross_entropy(network(x[first]), y[first]))
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
     return measure(model, layers, loss, sizes, repeats), megabytes
 

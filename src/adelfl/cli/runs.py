@@ -232,12 +232,12 @@ def _contenders_of(folder: Path) -> list[Contender]:
 def _check(jobs_to_do: list[Job]) -> None:
     """Build each strategy's first run before any starts, so that errors appear at once."""
     from adelfl.config.run import RunFile
-    from adelfl.runner import rehearsed
+    from adelfl.runner import build_checked
 
     seen = set()
     for job in jobs_to_do:
         if job.strategy not in seen and (job.fresh or not job.folder.exists()):
-            rehearsed(RunFile.model_validate_json(job.config))
+            build_checked(RunFile.model_validate_json(job.config))
         seen.add(job.strategy)
 
 

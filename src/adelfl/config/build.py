@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adelfl.config.build_data import build_data as build_data
@@ -30,18 +31,15 @@ def build_experiment(config: RunFile) -> Experiment:
 
 
 def _build_experiment(config: RunFile) -> Experiment:
-    import torch
-
     from adelfl.latency import Exponential
     from adelfl.planner import Problem
+    from adelfl.runtime.codec import find_codec
     from adelfl.runtime.server_step import ServerStep
     from adelfl.simulation import Experiment
     from adelfl.simulation.world import World, misjudged
     from adelfl.strategies import find_strategy
-    from adelfl.training.engines import LocalWork, keep_memory
+    from adelfl.training.engines import LocalWork
 
-    torch.set_num_threads(config.engine.threads)
-    keep_memory()
     t, seed, server = config.training, config.training.seed, config.server.model_dump()
     dataset, partition = build_data(config)
     model, layers = _network(config, dataset)
@@ -50,9 +48,11 @@ def _build_experiment(config: RunFile) -> Experiment:
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(config, model, layers, dataset)
+    share = find_codec(t.codec).share(dict(model.named_parameters()))
+    believed = misjudged(fleet, config.fleet.misjudged, config.fleet.misjudged_each, seed)
     budget = budget_for(t, fleet, len(layers))
     problem = Problem(
-        fleet=misjudged(fleet, config.fleet.misjudged, config.fleet.misjudged_each, seed),
+        fleet=believed if share == 1.0 else replace(believed, upload=believed.upload * share),
         layers=len(layers),
         rounds=t.rounds,
         budget=budget,
@@ -83,6 +83,7 @@ def _build_experiment(config: RunFile) -> Experiment:
         device=config.engine.device,
         evaluations=t.evaluations,
         oversample=t.oversample,
+        codec=t.codec,
         server_step=ServerStep(server.pop("step"), **server),
         world=World(
             fleet,
@@ -100,7 +101,7 @@ def _build_experiment(config: RunFile) -> Experiment:
 def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
     """Return the latency model: the paper's, that of [latency], or a user's."""
     from adelfl.latency import Exponential, Latency, Law, Trace
-    from adelfl.training.costs import layer_costs, layer_sizes
+    from adelfl.training.layers import layer_costs, layer_sizes
 
     section = config.latency
     if config.fleet.latency is not None:
@@ -124,9 +125,6 @@ def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], datas
 
 def build_network(config: RunFile) -> tuple[Dataset, nn.Module, tuple[Layer, ...]]:
     """Return the data set, and the model with its layers."""
-    import torch
-
-    torch.set_num_threads(config.engine.threads)
     dataset = load_data(config.data)
     return dataset, *_network(config, dataset)
 

@@ -32,6 +32,7 @@ from adelfl.latency import LawName
 from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_RUN_BUDGET
 from adelfl.plugins import import_object
 from adelfl.records.summary import MAX_EVALUATIONS
+from adelfl.runtime.codec import CodecName
 from adelfl.runtime.server_step import ServerStepName
 
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
@@ -144,6 +145,7 @@ class TrainingSection(Section):
     weight_decay: NotNegative = 0.0
     momentum: float = Field(default=0.0, ge=0, lt=1)
     oversample: bool = False
+    codec: CodecName = "none"
     evaluations: int = Field(default=50, ge=1, le=MAX_EVALUATIONS)
     seed: int = Field(default=0, ge=0)
 
@@ -151,15 +153,17 @@ class TrainingSection(Section):
 _RATES = {
     "digits": {"mlp": 0.3, "cnn": 0.3, "resnet18": 0.1, "transformer": 0.3},
     "mnist": {"mlp": 0.1, "cnn": 0.2, "resnet18": 0.1, "transformer": 0.3},
-    "cifar10": {"mlp": 0.1, "cnn": 0.3, "vgg11": 0.03, "vgg13": 0.03, "resnet18": 0.1, "transformer": 0.3},
+    "cifar10": {"mlp": 0.1, "cnn": 0.3, "vgg11": 0.05, "vgg13": 0.05, "resnet18": 0.3, "transformer": 0.3},
 }
-_USUAL_RATE = 0.1  # of a user's data or model
+_USUAL_RATE = 0.1  # for data or models of the user's own
+_ROUNDS = {"cifar10": {"vgg11": 300, "vgg13": 300, "resnet18": 300, "transformer": 300}}
 
 
 class RateSection(LearningRateSection):
     """[learning_rate] of a run.
 
-    A :class:`RunFile` replaces "auto" by a rate with which the oracle trains the built-in model in 100 rounds.
+    A :class:`RunFile` replaces "auto" by a number with which the oracle trains each built-in model on each built-in
+    data set in its default number of rounds.
     """
 
     schedule: Literal["inverse", "constant"] = "constant"
@@ -207,12 +211,15 @@ class RunFile(Section):
     engine: EngineSection = Field(default_factory=EngineSection)
 
     @model_validator(mode="after")
-    def _with_rate(self) -> RunFile:
-        """Replace the learning rate "auto" by the number for this data set and model."""
+    def _with_rate_and_rounds(self) -> RunFile:
+        """Choose the learning rate "auto", and rounds that are not given, by data set and model."""
+        own = self.data.factory is not None or self.model.factory is not None
+        data, model = ("", "") if own else (self.data.name, self.model.name)
         if self.learning_rate.initial == "auto":
-            own = self.data.factory is not None or self.model.factory is not None
-            rate = _USUAL_RATE if own else _RATES.get(self.data.name, {}).get(self.model.name, _USUAL_RATE)
+            rate = _RATES.get(data, {}).get(model, _USUAL_RATE)
             self.learning_rate = self.learning_rate.model_copy(update={"initial": rate})
+        if "rounds" not in self.training.model_fields_set and model in _ROUNDS.get(data, {}):
+            self.training = self.training.model_copy(update={"rounds": _ROUNDS[data][model]})
         return self
 
     def fingerprints(self) -> dict[str, str]:

@@ -27,7 +27,7 @@ from adelfl.clock import Clock, RealClock
 from adelfl.errors import ConfigError
 from adelfl.flower.protocol import STATISTICS, Report, Task, is_statistic
 from adelfl.training.layers import given_layers
-from adelfl.training.truncated import Answer, Truncation, rehearse
+from adelfl.training.truncated import Answer, Truncation, check_truncation
 
 
 class Samples(Protocol):
@@ -195,7 +195,7 @@ class Job:
     def rehearse(self, loss: Callable[[nn.Module], Tensor]) -> None:
         """Find out whether the model can be truncated, on a copy; ``loss`` runs the model on a batch."""
         began = self._elapsed()
-        rehearse(self.model, self.layers, loss)
+        check_truncation(self.model, self.layers, loss)
         self._aside += self._elapsed() - began
 
     def reply(self, **metrics: float) -> Message:

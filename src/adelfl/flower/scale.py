@@ -24,9 +24,10 @@ from adelfl.clock import RealClock
 from adelfl.config.build import build_data, build_network
 from adelfl.config.run import RunFile
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
+from adelfl.process import settle
 from adelfl.records.schema import Row, RunResult
 from adelfl.records.writer import Checkpoint, RunWriter
-from adelfl.simulation import Experiment, rehearse, simulate
+from adelfl.simulation import Experiment, check_start, simulate
 from adelfl.training.engines import LocalWork
 from adelfl.training.layers import Layer
 from adelfl.training.loop import Local, Loop
@@ -62,6 +63,7 @@ def compute(message: Message, context: Context) -> Message:
 def _engine(run: str) -> Loop:
     """Data and model of a run, once per process."""
     said = RunFile.model_validate_json(run)
+    settle(said.engine.threads)
     dataset, _ = build_data(said)
     _, model, layers = build_network(said)
     samples = Samples.of(dataset.x_train, dataset.y_train)
@@ -125,13 +127,13 @@ class OnFlower(Loop):
             yield Local(u, arrays, buffers, float(content.metric_records["metrics"]["loss"]))  # type: ignore[arg-type]
 
 
-def rehearse_on_flower(experiment: Experiment) -> None:
-    """Find out what would stop a run before it begins."""
+def check_start_on_flower(experiment: Experiment) -> None:
+    """Raise what would stop a run before it begins."""
     if importlib.util.find_spec("ray") is None:
         raise MissingExtraError("ray", "scale")
     if experiment.strategy.submodels:
         raise ConfigError("engine 'flower' trains whole models; HeteroFL's submodels need another engine")
-    rehearse(replace(experiment, engine="loop"))
+    check_start(replace(experiment, engine="loop"))
 
 
 def simulate_on_flower(

@@ -194,6 +194,8 @@ class RunInfo(_Json):
         Flower's nodes.
     constants, schedule : dict or None
         The problem's constants and the plan, as far as they are known.
+    codec : str
+        Name of the codec of uploads.
     notes : sequence of str
         Remarks of the strategy.
     clock : str
@@ -220,6 +222,7 @@ class RunInfo(_Json):
     devices: int
     nodes: Sequence[str] | None = None
     constants: Mapping[str, Any] | None = None
+    codec: str = "none"
     schedule: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
     clock: str = "virtual"

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from adelfl.data.partition import Partition
 from adelfl.errors import AdelError, ConfigError
 from adelfl.runtime.backend import Backend, Compute, Computed
+from adelfl.runtime.codec import Uploads
 from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
@@ -52,12 +53,15 @@ class Learner:
         All training samples.
     engine : Engine
         Computes updates.
+    uploads : Uploads, optional
+        A lossy codec, through which updates go.
     """
 
     model: nn.Module
     layers: tuple[Layer, ...]
     samples: Samples
     engine: Engine
+    uploads: Uploads | None = None
 
 
 class Simulated(Backend):
@@ -175,7 +179,10 @@ class Simulated(Backend):
         tasks = a.tasks
         progress = Progress(a.z, len(self.learner.layers), tasks.steps, np.ones(a.z.size))
         seeds = mask_seeds(self.seed, a.number, tasks.devices) if self._draws_masks else None
-        return RoundWork(rows, tasks.batch, A, progress, tasks.rate, tasks.width, seeds)
+        senders = None
+        if self.learner.uploads is not None:
+            senders = np.stack([np.full(tasks.devices.size, a.number), tasks.devices], axis=1)
+        return RoundWork(rows, tasks.batch, A, progress, tasks.rate, tasks.width, seeds, senders)
 
     def _together(self, merge: Merge, work: RoundWork, train: Callable[[], Change] | None) -> Computed:
         """Compute the devices of one dispatch, which started from the weights as they are."""

@@ -21,6 +21,7 @@ from adelfl.records.schema import Row, RunResult
 from adelfl.records.summary import SUMMED_UP, Summary
 from adelfl.records.writer import Checkpoint, RunWriter
 from adelfl.runtime.backend import Computed
+from adelfl.runtime.codec import Uploads, find_codec
 from adelfl.runtime.loop import Loop, Step
 from adelfl.runtime.server_step import State
 from adelfl.simulation.backend import Learner, Simulated, TrainingError
@@ -31,22 +32,24 @@ from adelfl.simulation.world import World
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.engines import build_engine, find_device
 from adelfl.training.hetero import Hetero
+from adelfl.training.loop import Loop as EachDevice
 from adelfl.training.work import Samples
 
-__all__ = ["TrainingError", "rehearse", "simulate"]
+__all__ = ["TrainingError", "check_start", "simulate"]
 
 _CHECKPOINT_SECONDS = 2.0
 _SERVER = "server/"  # before the names of what the server step remembers, in checkpoints
 _PAST = "past/"  # before weights of earlier versions, from which devices are under way
+_CODEC = "codec/"  # before what the codec remembers of a device
 
 Report = Callable[[Row], None]
 
 
-def rehearse(experiment: Experiment) -> None:
-    """Find out what would stop a run before it begins: a device, an engine, a width, or what a strategy asks for."""
+def check_start(experiment: Experiment) -> None:
+    """Raise what would stop a run before it begins: a device, an engine, a width, or what a strategy asks for."""
     run = _Run(experiment, None, None)
     if isinstance(run.engine, Hetero):
-        run.engine.rehearse(min(experiment.strategy.submodels))
+        run.engine.part(min(experiment.strategy.submodels))
     next(run.loop.steps(), None)
 
 
@@ -116,8 +119,16 @@ class _Run:
         self.parameters, self.buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
         self.evaluate = Evaluation(self.model, *(torch.from_numpy(v).to(device) for v in (data.x_test, data.y_test)))
         samples = Samples.of(data.x_train, data.y_train, device)
+        codec = find_codec(e.codec)
+        if (share := codec.share(self.parameters)) != 1.0:
+            world = replace(world, fleet=replace(world.fleet, upload=world.fleet.upload * share))
+        self.uploads = Uploads(codec, e.seed) if codec.lossy else None
         if e.make_engine is not None:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
+            if self.uploads is not None:
+                if not isinstance(self.engine, EachDevice):
+                    raise ConfigError(f"codec {codec.name!r} needs the loop engine")
+                self.engine.uploads = self.uploads
         else:
             self.engine = build_engine(
                 e.engine,
@@ -127,8 +138,9 @@ class _Run:
                 e.local,
                 iterations=s.local_iterations,
                 widths=bool(strategy.submodels),
+                uploads=self.uploads,
             )
-        learner = Learner(self.model, e.layers, samples, self.engine)
+        learner = Learner(self.model, e.layers, samples, self.engine, self.uploads)
         self.backend = Simulated(world, e.partition, learner, e.seed, oversample=e.oversample)
         self.loop = Loop(strategy, self.backend, s.budget)
         self.server: State = {}
@@ -252,7 +264,13 @@ class _Run:
             for version, weights in self.backend.past.kept.items()
             for name, w in weights.items()
         }
-        return kept | server | past
+        memory = {} if self.uploads is None else self.uploads.memory
+        codec = {
+            f"{_CODEC}{device}/{name}": torch.as_tensor(value).detach().cpu().numpy()
+            for device, own in memory.items()
+            for name, value in own.items()
+        }
+        return kept | server | past | codec
 
     def _load(self, checkpoint: Checkpoint) -> None:
         weights = {name: torch.from_numpy(value.copy()) for name, value in checkpoint.weights.items()}
@@ -269,4 +287,8 @@ class _Run:
             elif name.startswith(_PAST):
                 version, _, parameter = name.removeprefix(_PAST).partition("/")
                 self.backend.past.kept.setdefault(int(version), {})[parameter] = value.to(device)
+            elif name.startswith(_CODEC) and self.uploads is not None:
+                sender, _, key = name.removeprefix(_CODEC).partition("/")
+                memory = self.uploads.memory
+                memory[int(sender)] = {**memory.get(int(sender), {}), key: value.to(device)}
         self.backend.past.version = checkpoint.round - 1

@@ -1,4 +1,4 @@
-"""How good a model is: its loss and accuracy on the test set."""
+"""Loss and accuracy of a model on the test set."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-_NUMBERS_AT_ONCE = 1 << 21  # of inputs
+_NUMBERS_AT_ONCE = 1 << 21  # inputs of a part of the test set, as numbers
 
 
 class Evaluation:
-    """Tests a model, which stays as it is, training modes and all.
+    """Evaluates a model, whose state and training modes stay as they are.
 
     Parameters
     ----------
     model : nn.Module
     x, y : Tensor
-        The test set, where the model is.
+        The test set, on the device of the model.
     """
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
@@ -26,7 +26,7 @@ class Evaluation:
 
     @cached_property
     def _works_in_place(self) -> bool:
-        """Whether the model changes what it is given, which must not be the test set."""
+        """Whether the model changes its input in place, and must be given a copy."""
         probe = self.x[:1].clone()
         before = probe._version
         self.model(probe)
@@ -34,7 +34,7 @@ class Evaluation:
 
     @torch.no_grad()
     def __call__(self) -> tuple[float, float]:
-        """Mean loss, and share of samples that are classified right."""
+        """Return the mean loss, and the share of samples that are classified right."""
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         loss, right = 0.0, 0

@@ -1,4 +1,4 @@
-"""What a run is made of."""
+"""The parts of a run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 from adelfl.data import Dataset, Partition
 from adelfl.errors import ConfigError
 from adelfl.records.summary import MAX_EVALUATIONS
+from adelfl.runtime.codec import Codec, CodecName, find_codec
 from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Strategy
@@ -20,24 +21,24 @@ from adelfl.training.work import Engine, Samples
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """One run, ready to go.
+    """One run: data, model, strategy and world.
 
     Attributes
     ----------
     dataset : Dataset
-        What is learned.
+        Training and test samples.
     partition : Partition
-        Who holds which training samples, one entry per device.
+        Training samples of each device.
     model : nn.Module
-        At its initial weights; a run trains a copy.
+        The model at its initial weights; a run trains a copy.
     layers : tuple of Layer
         Its layers, input side first.
     strategy : Strategy
-        Deadlines, batch sizes, merge.
+        The method: deadlines, batch sizes, merge.
     seed : int
-        Of the run's luck.
+        Seed of all random numbers of the run.
     local : LocalWork
-        Regularisation and momentum; how many local iterations there are is in the strategy's problem.
+        Regularisation and momentum; the number of local iterations is in the strategy's problem.
     engine : str
         "auto", "fused", "stacked" or "loop".
     device : str
@@ -45,7 +46,7 @@ class Experiment:
     evaluations : int
         How often accuracy is measured, evenly over the budget; at its quarters and in its last tenth it always is.
     world : World, optional
-        What really happens to the devices; by default what the strategy's problem says.
+        What happens to the devices; by default what the strategy's problem says.
     make_engine : callable, optional
         Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
     oversample : bool
@@ -53,6 +54,9 @@ class Experiment:
         is cut to the device's data, and its time is that of the smaller batch.
     server_step : ServerStep
         What the server does with merged changes; by default it adds them, as in the paper.
+    codec : str or Codec
+        What uploads are turned into: "none", "half", or a codec of your own. The world's uploads are those of a plain
+        model, and take as much less time as the codec makes them smaller.
     """
 
     dataset: Dataset
@@ -69,6 +73,7 @@ class Experiment:
     make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
     oversample: bool = False
     server_step: ServerStep = field(default_factory=ServerStep)
+    codec: CodecName | Codec = "none"
 
     def __post_init__(self) -> None:
         whole = isinstance(self.evaluations, int) and not isinstance(self.evaluations, bool)
@@ -76,6 +81,7 @@ class Experiment:
             raise ConfigError(
                 f"evaluations must be a whole number from 1 to {MAX_EVALUATIONS:,}, not {self.evaluations!r}"
             )
+        find_codec(self.codec)
         devices = self.strategy.problem.devices
         if len(self.partition) != devices:
             raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")

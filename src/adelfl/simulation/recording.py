@@ -19,6 +19,7 @@ from adelfl.plugins import in_words
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import RunInfo, RunResult
 from adelfl.records.writer import Checkpoint, RunWriter, versions
+from adelfl.runtime.codec import find_codec
 from adelfl.simulation.experiment import Experiment
 
 MADE_BY = "simulate"
@@ -49,6 +50,7 @@ def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[
         layers=[layer.name for layer in experiment.layers],
         devices=strategy.problem.devices,
         constants=strategy.problem.constants.to_dict(),
+        codec=find_codec(experiment.codec).name,
         schedule=strategy.schedule.to_dict() if strategy.schedule else None,
         notes=list(strategy.notes),
         versions=versions(),

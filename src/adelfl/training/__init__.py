@@ -1,1 +1,1 @@
-"""Where torch lives: the networks, their layers, and how they are trained."""
+"""Networks, their layers, and engines that train them with torch."""

@@ -1,15 +1,13 @@
-"""The pass for any module: torch walks back, and each layer's gradient gets its own weights of rows.
+"""The autograd pass: for any module, with weights of rows for each layer's gradient.
 
-Backpropagation is linear in what comes back to each row. So a module whose parameters are to weigh row i with f_i sees
-what comes back multiplied by f_i, and hands on what it makes of that divided by f_i again:
+Backpropagation is linear in the gradient of each row. So if a module's parameters are to weigh row i with f_i, the
+gradient of its output is multiplied by f_i, and the gradient of its input is divided by f_i again:
 
-    module:   y = h(x; w),      δy → f δy      on the way in,        δx → δx / f      on the way out
+    module:   y = h(x; w),      δy → f δy      before it,        δx → δx / f      after it
 
-Its parameters get Σ_i f_i ∂loss_i/∂w; all that lies before it gets what it would have got, along every path, whatever
+The parameters get Σ_i f_i ∂loss_i/∂w; what lies before the module gets its plain gradient, along every path, whatever
 the module is. Modules within modules take the factors of the outer one into account. A row that does not deliver the
-layer has a factor so small that nothing is left of it.
-
-Where all rows weigh the same, torch is left alone.
+layer has a factor so small that it vanishes. Where all rows weigh the same, no hooks are set.
 """
 
 from __future__ import annotations
@@ -26,27 +24,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.training.costs import layer_costs
-from adelfl.training.layers import Layer
+from adelfl.training.layers import Layer, layer_costs
 from adelfl.training.passes import CHUNK_BYTES, CannotFuse, Pass, Rows
 
-_NOTHING = 1e-20  # in place of zero, which cannot be divided by again
-_WORTH_A_PASS = 1e8  # forward multiplications of rows that may go through by themselves, and stop earlier
+_NOTHING = 1e-20  # instead of zero, by which the gradient could not be divided
+_WORTH_A_PASS = 1e8  # forward multiplications from which on rows that stop earlier get a pass of their own
 
 Spot = tuple[int, int]
-"""Where the rows of a tensor are: the dimension, and how many entries of it each row has."""
+"""Place of the rows in a tensor: the dimension, and how many entries of it each row has."""
 
 
 @dataclass(eq=False)
 class _Site:
-    """A module that parameters of one layer are used in, and the tensors that come and go there, call after call."""
+    """A module that uses parameters of one layer, and the tensors that enter and leave it, call after call."""
 
     layer: int
     spots: list[Spot | None]
     upcoming: Iterator[Spot | None] = field(default_factory=lambda: iter(()))
 
     def scaled(self, tensor: Tensor, factor: Tensor | None, rows: int) -> Tensor:
-        """Let what comes back to the next tensor be multiplied, row by row."""
+        """Multiply the gradient of the next tensor, row by row."""
         spot = next(self.upcoming, (0, 0))
         if spot is not None and tensor.shape[spot[0] : spot[0] + 1] != (spot[1] * rows,):
             raise CannotFuse("it does other things with more samples")
@@ -61,16 +58,8 @@ class _Site:
 class AutogradPass(Pass):
     """Weighted gradients of any module whose samples do not influence each other.
 
-    That they do not is not looked at here: :func:`adelfl.training.trial.why_not_fused` tries it out.
-
-    Parameters
-    ----------
-    model : nn.Module
-        In the mode in which it is trained.
-    layers : tuple of Layer
-        Its layers.
-    x : Tensor
-        Samples, of which a few are put through it.
+    :func:`adelfl.training.engines.why_not_fused` checks that they do not. The model is in the mode in which it is
+    trained; a few of the samples ``x`` go through a copy of it.
     """
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...], x: Tensor) -> None:
@@ -80,7 +69,7 @@ class AutogradPass(Pass):
         self.parameters = [parameters[name] for name in self.order]
         if {p.dtype for p in self.parameters} - {torch.float32, torch.float64}:
             raise CannotFuse("its weights are not of single or double precision")
-        # How many parameters the way back has come to with layer l.
+        # Number of parameters that backpropagation has reached with layer l.
         self.with_layer = [sum(len(layer.parameters) for layer in layers[l:]) for l in range(len(layers))]
         two, three = (_watch(model, x[torch.arange(n) % len(x)]) for n in (2, 3))
         self.sites = _sites(model, layers, two, three)
@@ -88,14 +77,14 @@ class AutogradPass(Pass):
         self.few = math.ceil(_WORTH_A_PASS / sum(layer_costs(model, layers, x[:1])))
         self.rows = 0
         self.factors: list[Tensor | None] = []
-        self.inside: list[int] = []  # the layers of the modules that are being run, outermost first
+        self.inside: list[int] = []  # layers of the modules that are running, outermost first
 
     def mode(self) -> AbstractContextManager[object]:
-        """Autograd."""
+        """Return the mode with autograd."""
         return torch.enable_grad()
 
     def ends(self, reach: list[int], rows: int) -> list[int]:
-        """Cut where devices stop, if enough rows stop there, and where there are more than fit."""
+        """Cut rows where devices stop, if enough rows stop there, and where there are more than fit."""
         cuts = [0]
         for end in sorted({n for n in reach if 0 < n < rows}):
             if end - cuts[-1] >= self.few and rows - end >= self.few:
@@ -105,23 +94,23 @@ class AutogradPass(Pass):
         ]
 
     def gradients(self, x: Tensor, labels: Tensor, rows: Rows, total: list[Tensor]) -> Tensor:
-        """Let torch walk forward and back, with factors on the way where rows differ."""
+        """Go forward and back by autograd, with factors where rows differ."""
         n = self.rows = rows.end - rows.start
         self.factors = [_factors(k, n, weight, rows.share) for k, weight in zip(rows.reach, rows.weight, strict=True)]
         with self._weighing():
             out = self.model(x)
         loss = functional.cross_entropy(out, labels[0], reduction="none") @ rows.share
         wanted = self.parameters[: next(count for count, k in zip(self.with_layer, rows.reach, strict=True) if k)]
-        found = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
+        grads = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
         if not total:
-            total += found
+            total += grads
         else:
-            total[: len(found)] = torch._foreach_add(total[: len(found)], found)
+            total[: len(grads)] = torch._foreach_add(total[: len(grads)], grads)
         return -loss.detach()[None]
 
     @contextmanager
     def _weighing(self) -> Iterator[None]:
-        """Let what comes back to each module be multiplied by its factors, if there are any."""
+        """Multiply gradients at each module by its factors, if there are any."""
         if all(f is None for f in self.factors):
             yield
             return
@@ -142,7 +131,7 @@ class AutogradPass(Pass):
         factor = self._factor(site.layer, inverse=True)
         self.inside.append(site.layer)
 
-        def alias(tensor: Tensor) -> Tensor:  # what comes back on other ways to the tensor itself stays as it is
+        def alias(tensor: Tensor) -> Tensor:  # gradients that reach the tensor on other paths stay as they are
             return site.scaled(tensor.view_as(tensor), factor, self.rows)
 
         return _changed(args, alias), _changed(kwargs, alias)
@@ -151,14 +140,14 @@ class AutogradPass(Pass):
         site = self.sites[module]
         self.inside.pop()
         factor = self._factor(site.layer)
-        # One of several may be made of another: an alias, then. Of a single one not, since it may be changed in place.
+        # One of several outputs may be made of another, hence an alias. A single one may be changed in place.
         several = not isinstance(out, Tensor)
         return _changed(
             out, lambda tensor: site.scaled(tensor.view_as(tensor) if several else tensor, factor, self.rows)
         )
 
     def _factor(self, l: int, *, inverse: bool = False) -> Tensor | None:
-        """Of layer l, on top of those of the module around."""
+        """Return the factors of layer l, relative to those of the module around it."""
         outer = self.factors[self.inside[-1]] if self.inside else None
         upper, lower = (outer, self.factors[l]) if inverse else (self.factors[l], outer)
         if lower is None:
@@ -167,16 +156,16 @@ class AutogradPass(Pass):
 
 
 def _factors(reach: int, rows: int, weight: Tensor | None, like: Tensor) -> Tensor | None:
-    """What each row weighs in a layer; None if nobody comes to it, or all weigh the same."""
+    """Return the weight of each row in a layer; None if no row reaches it, or all weigh the same."""
     if reach == 0 or (weight is None and reach == rows):
         return None
-    found = torch.full_like(like, _NOTHING)
-    found[:reach] = 1.0 if weight is None else torch.where(weight == 0, _NOTHING, weight)
-    return found
+    factors = torch.full_like(like, _NOTHING)
+    factors[:reach] = 1.0 if weight is None else torch.where(weight == 0, _NOTHING, weight)
+    return factors
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401 - whatever modules take and give
-    """The same structure with the tensors in it changed that something comes back to."""
+    """Return the same structure, with those of its tensors changed that require gradients."""
     if isinstance(value, Tensor):
         return change(value) if value.requires_grad else value
     if isinstance(value, tuple):
@@ -189,27 +178,27 @@ def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: AN
     return value
 
 
-# --- where rows are in what goes through a module, seen from two batches of different sizes
+# --- places of rows in the inputs and outputs of modules, from two batches of different sizes
 
 
 @dataclass(eq=False)
 class _Watched:
-    """What went through each module, by name: whether it came out, and its shape, in the order of the calls."""
+    """Tensors at each module, by name: whether it is an output, and its shape, in the order of the calls."""
 
     visits: dict[str, list[tuple[bool, torch.Size]]] = field(default_factory=dict)
-    kept: int = 0  # bytes, for the way back
+    kept: int = 0  # bytes, for the backward pass
 
 
 def _watch(model: nn.Module, x: Tensor) -> _Watched:
-    """Put some samples through a copy of the model."""
-    model, buffers, found = deepcopy(model), dict(model.named_buffers()), _Watched()
+    """Run some samples through a copy of the model, and note the tensors at each module."""
+    model, buffers, watched = deepcopy(model), dict(model.named_buffers()), _Watched()
 
     def note(name: str, tensors: Any, *, out: bool) -> None:  # noqa: ANN401 - whatever modules take and give
-        visits = found.visits.setdefault(name, [])
+        visits = watched.visits.setdefault(name, [])
         _changed(tensors, lambda tensor: visits.append((out, tensor.shape)) or tensor)  # type: ignore[func-returns-value]
 
     def keep(tensor: Tensor) -> Tensor:
-        found.kept += tensor.nbytes
+        watched.kept += tensor.nbytes
         return tensor
 
     for name, module in model.named_modules():
@@ -218,16 +207,16 @@ def _watch(model: nn.Module, x: Tensor) -> _Watched:
         )
         module.register_forward_hook(lambda _, args, out, name=name: note(name, out, out=True))
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(x.clone())  # some work in place
+        model(x.clone())  # some models work in place
     if any(not torch.equal(b, buffers[name]) for name, b in model.named_buffers()):
         raise CannotFuse("its buffers change while it trains")
-    return found
+    return watched
 
 
 def _sites(model: nn.Module, layers: tuple[Layer, ...], two: _Watched, three: _Watched) -> dict[nn.Module, _Site]:
-    """The modules at which rows get their factors.
+    """Return the modules at which rows get their factors.
 
-    A parameter belongs to the nearest module around it that ran and gave something with rows in it.
+    A parameter belongs to the nearest module around it that ran and whose output has rows.
     """
     layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
     modules, spots = dict(model.named_modules()), {}
@@ -256,7 +245,7 @@ def _sites(model: nn.Module, layers: tuple[Layer, ...], two: _Watched, three: _W
 
 
 def _spot(two: torch.Size, three: torch.Size) -> Spot | None:
-    """Where the rows are, from the shapes of a tensor for two samples and for three; None if it has none."""
+    """Return the place of the rows, from the shapes of a tensor for two samples and for three; None if it has none."""
     if two == three:
         return None
     changed = [d for d, (a, b) in enumerate(zip(two, three, strict=False)) if a != b]

@@ -1,4 +1,4 @@
-"""Convolutions and pools, as the fused engine does them: see :mod:`adelfl.training.operations`."""
+"""Convolutions and max-pooling of the chain pass: see :mod:`adelfl.training.operations`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ATEN = torch.ops.aten
 
 @dataclass
 class _Conv:
-    """Channels last where there are many of them: quicker on CPUs then, and slower for few."""
+    """Channels last where they fill vectors: faster on CPUs then, and slower otherwise."""
 
     module: nn.Conv2d
 
@@ -32,10 +32,7 @@ class _Conv:
     def _backward(self, delta: Tensor, x: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
         m = self.module
         geometry = (m.stride, m.padding, m.dilation, False, [0, 0], m.groups)
-        found: tuple[Tensor, Tensor, Tensor] = _ATEN.convolution_backward(
-            delta, x, m.weight, [m.out_channels], *geometry, mask
-        )
-        return found
+        return _ATEN.convolution_backward(delta, x, m.weight, [m.out_channels], *geometry, mask)  # type: ignore[no-any-return]
 
     def input_grad(self, delta: Tensor) -> Tensor:
         delta = delta.contiguous(memory_format=self.format)
@@ -53,12 +50,11 @@ class _Conv:
 
 @dataclass
 class _RowsLast:
-    """A convolution of stride 1 by plain matrix products, with rows as the last dimension in memory.
+    """A convolution of stride 1 by matrix products, with rows as the last dimension in memory.
 
-    Torch's kernels work on several channels at a time, so few channels leave them half empty; rows there are many of.
-    The input is copied into bands, one for each line y of the output: bands[y, x] holds column x of the kh lines that
-    this line sees. Columns follow each other, so what output (y, x) sees is one block of memory, of kw columns, and
-    needs no further copy.
+    Torch's kernels vectorise over channels, of which there may be few; this one vectorises over rows. The input is
+    copied into bands, one for each line y of the output: bands[y, x] holds column x of the kh lines that this line
+    sees. Columns follow each other, so output (y, x) sees one block of memory, of kw columns, without a further copy.
     """
 
     module: nn.Conv2d
@@ -67,7 +63,7 @@ class _RowsLast:
         self.kh, self.kw = (int(k) for k in self.module.kernel_size)
 
     def _windows(self, x: Tensor) -> Tensor:
-        """What each output sees, of an input (H, W, C, N): (H', W', kw·kh·C, N), overlapping views of the bands."""
+        """Return the inputs of each output, for an input (H, W, C, N): overlapping views (H', W', kw·kh·C, N)."""
         top, left = (int(p) for p in self.module.padding)
         if top or left:
             h, w, *rest = x.shape
@@ -129,14 +125,16 @@ class _RowsLast:
 
 
 def convolution(module: nn.Conv2d) -> _Conv | _RowsLast:
-    """The quicker way for the convolution's shape: a fixed rule, so that a run can be repeated to the last bit."""
+    """Return the faster implementation for a shape: a fixed rule, so that a run can be repeated to the last bit."""
     simple = module.groups == 1 and all(s == 1 for s in (*module.stride, *module.dilation))
     few = module.in_channels == 1 or module.out_channels % VECTOR != 0
     return _RowsLast(module) if simple and few and module.weight.device.type == "cpu" else _Conv(module)
 
 
 @dataclass
-class _MaxPool:
+class MaxPool:
+    """Max-pooling."""
+
     module: nn.MaxPool2d
 
     def __post_init__(self) -> None:
@@ -148,24 +146,25 @@ class _MaxPool:
         self.plain = self.geometry == ([2, 2], [2, 2], [0, 0], [1, 1], False)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Torch's own kernel is quick only with channels last; 2×2 windows are four slices, quick only with rows last.
+        """Compute the output."""
+        # Torch's kernel is fast only with channels last; 2×2 windows as four slices are fast only with rows last.
         last = x.is_contiguous(memory_format=torch.channels_last)
         self.by_slices = self.plain and not last and x.device.type == "cpu"
         if not self.by_slices:
             self.x = x
-            out: Tensor
             out, self.indices = _ATEN.max_pool2d_with_indices(x, *self.geometry)
-            return out
+            return out  # type: ignore[no-any-return]
         self.x = rows_last(x)
         a, b, c, d = _quarters(self.x)
         self.upper, self.lower = torch.maximum(a, b), torch.maximum(c, d)
         return torch.maximum(self.upper, self.lower).permute(3, 2, 0, 1)
 
     def input_grad(self, delta: Tensor) -> Tensor:
+        """Return the gradient of the input for the first rows."""
         n = delta.shape[0]
         if not self.by_slices:
-            found: Tensor = _ATEN.max_pool2d_with_indices_backward(delta, self.x[:n], *self.geometry, self.indices[:n])
-            return found
+            kept = (self.x[:n], *self.geometry, self.indices[:n])
+            return _ATEN.max_pool2d_with_indices_backward(delta, *kept)  # type: ignore[no-any-return]
         x = self.x[..., :n]
         grad = torch.zeros_like(x) if x.shape[0] % 2 or x.shape[1] % 2 else torch.empty_like(x)
         (a, b, c, d), (to_a, to_b, to_c, to_d) = _quarters(x), _quarters(grad)
@@ -177,6 +176,7 @@ class _MaxPool:
         return grad.permute(3, 2, 0, 1)
 
     def forget(self) -> None:
+        """Release what was kept for the backward pass."""
         del self.x
         if self.by_slices:
             del self.upper, self.lower
@@ -191,11 +191,6 @@ def _share(delta: Tensor, first: Tensor, second: Tensor, to_first: Tensor, to_se
 
 
 def _quarters(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The four corners of all 2×2 windows of (H, W, C, N), in reading order, as views."""
+    """Return the four corners of all 2×2 windows of (H, W, C, N), in reading order, as views."""
     h, w = x.shape[0] // 2 * 2, x.shape[1] // 2 * 2
     return x[0:h:2, 0:w:2], x[0:h:2, 1:w:2], x[1:h:2, 0:w:2], x[1:h:2, 1:w:2]
-
-
-def pool(module: nn.MaxPool2d) -> _MaxPool:
-    """Max-pooling."""
-    return _MaxPool(module)

@@ -1,38 +1,43 @@
-"""Which engine computes a round: chosen by what the model and the local work allow, or named by the user."""
+"""Choice of the engine that computes a round, by what the model and the local work allow."""
 
 from __future__ import annotations
 
-import ctypes
-import platform
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from adelfl.errors import ConfigError
+from adelfl.runtime.codec import Uploads
+from adelfl.strategies.rounds import Progress
+from adelfl.training.chain import chain_of
 from adelfl.training.fused import Fused
 from adelfl.training.hetero import Hetero
 from adelfl.training.layers import Layer, is_per_sample
 from adelfl.training.loop import Loop
 from adelfl.training.masks import draws_numbers
-from adelfl.training.stacked import Stacked, why_not_stacked
-from adelfl.training.trial import why_not_fused
-from adelfl.training.work import Engine, Samples
+from adelfl.training.stacked import Stacked, first_line, why_not_stacked
+from adelfl.training.work import Engine, RoundWork, Samples
 
 EngineName = Literal["auto", "fused", "stacked", "loop", "flower"]
+
+_SIZES = np.array([2, 1, 17, 1, 9, 4])  # two devices for each of three depths
+_TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single precision rounding may decide a ReLU
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalWork:
-    """How devices train; the number of local iterations is the strategy's, ``Problem.local_iterations``.
+    """Settings of local training; the number of local iterations is the strategy's, ``Problem.local_iterations``.
 
     Attributes
     ----------
     weight_decay : float
         ℓ2 regularisation: g + weight_decay · w.
     momentum : float
-        Of the local steps within a round; it starts at zero in every round, so it matters for E > 1 only.
+        Momentum of the local steps within a round; it starts at zero in every round, so it matters for E > 1 only.
     """
 
     weight_decay: float = 0.0
@@ -40,12 +45,12 @@ class LocalWork:
 
 
 def choose(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, iterations: int = 1) -> EngineName:
-    """Return the quickest engine that computes so many local iterations exactly."""
+    """Return the fastest engine that computes so many local iterations exactly."""
     if not is_per_sample(model) or draws_numbers(model, samples.x[:2]):
         return "loop"
     if iterations == 1:
         return "fused" if why_not_fused(model, layers, samples) is None else "loop"
-    # Convolutions mapped over stacked weights become grouped ones, which CPUs do slowly.
+    # Convolutions mapped over stacked weights become grouped ones, which are slow on CPUs.
     dense = not any(isinstance(m, nn.Conv2d) for m in model.modules())
     return "stacked" if dense and why_not_stacked(model, samples, slowly=False) is None else "loop"
 
@@ -59,13 +64,14 @@ def build_engine(
     *,
     iterations: int = 1,
     widths: bool = False,
+    uploads: Uploads | None = None,
 ) -> Engine:
-    """Build the engine that trains ``model`` in place.
+    """Build an engine that computes changes of ``model``.
 
     Parameters
     ----------
     name : {"auto", "fused", "stacked", "loop"}
-        Which one; "auto" chooses. ("flower" needs a running Flower, which :mod:`adelfl.flower.scale` starts.)
+        Which engine; "auto" chooses. ("flower" needs a running Flower, which :mod:`adelfl.flower.scale` starts.)
     model : nn.Module
         On the same device as the samples.
     layers : tuple of Layer
@@ -78,41 +84,106 @@ def build_engine(
         E, local iterations per round.
     widths : bool
         Whether devices train submodels of several widths (HeteroFL).
+    uploads : Uploads, optional
+        A lossy codec through which the update of each device goes; "auto" then is "loop".
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
     if name == "flower":
         raise ConfigError("engine 'flower' is for adelfl run, compare and resume, which start Flower for it")
-    chosen = name == "auto"
     if name == "auto":
-        name = choose(model, layers, samples, iterations)
-    if name != "loop" and not is_per_sample(model):
-        raise ConfigError(f"engine {name!r} needs a model whose samples do not influence each other; use 'loop'")
-    if name != "loop" and not chosen and draws_numbers(model, samples.x[:2]):
-        raise ConfigError(
-            f"engine {name!r} computes devices together, but this model draws random numbers for each (dropout); "
-            "use 'loop'"
-        )
-    if name == "stacked" and (reason := why_not_stacked(model, samples, slowly=True)):
-        raise ConfigError(f"engine 'stacked' cannot map this model over devices ({reason}); use 'loop'")
-    if name == "fused" and iterations > 1:
-        raise ConfigError("engine 'fused' computes one local iteration; use 'stacked' or 'loop' for more")
-    if name == "fused" and not chosen and (reason := why_not_fused(model, layers, samples)):
-        raise ConfigError(
-            f"engine 'fused' cannot put devices' samples through this model together ({reason}); use 'loop'"
-        )
+        name = choose(model, layers, samples, iterations) if uploads is None else "loop"
+    elif name != "loop" and (reason := _why_not(name, model, layers, samples, iterations, uploads)):
+        raise ConfigError(f"engine {name!r} {reason}")
 
     def build(model: nn.Module) -> Engine:
         if name == "fused":
             return Fused(model, layers, samples, local.weight_decay)
-        engine = Stacked if name == "stacked" else Loop
-        return engine(model, layers, samples, local.weight_decay, local.momentum)
+        if name == "stacked":
+            return Stacked(model, layers, samples, local.weight_decay, local.momentum)
+        return Loop(model, layers, samples, local.weight_decay, local.momentum, uploads)
 
     return Hetero(model, build) if widths else build(model)
 
 
+def _why_not(
+    name: str,
+    model: nn.Module,
+    layers: tuple[Layer, ...],
+    samples: Samples,
+    iterations: int,
+    uploads: Uploads | None,
+) -> str | None:
+    """Return what an engine that computes devices together cannot do here; None if it can be used."""
+    if uploads is not None:
+        return f"does not compute the update of each device, which codec {uploads.codec.name!r} changes; use 'loop'"
+    if not is_per_sample(model):
+        return "needs a model whose samples do not influence each other; use 'loop'"
+    if draws_numbers(model, samples.x[:2]):
+        return "computes devices together, but this model draws random numbers for each (dropout); use 'loop'"
+    if name == "stacked":
+        reason = why_not_stacked(model, samples, slowly=True)
+        return f"cannot map this model over devices ({reason}); use 'loop'" if reason else None
+    if iterations > 1:
+        return "computes one local iteration; use 'stacked' or 'loop' for more"
+    reason = why_not_fused(model, layers, samples)
+    return f"cannot put devices' samples through this model together ({reason}); use 'loop'" if reason else None
+
+
+def why_not_fused(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> str | None:
+    """Return why the fused engine is not exact for a model; None if it is.
+
+    Chains of known operations are exact. For any other module, tracing or mapping shows that it decides nothing by the
+    numbers that it sees. Then six devices that stop at different layers, with different weights in each, do one round
+    in one pass and one by one, in double precision if the model supports it.
+    """
+    chain = chain_of(model, layers, samples.x[:1])
+    if chain is not None and type(model) is nn.Sequential:
+        return None
+    if chain is None and (reason := why_not_stacked(model, samples, slowly=True)):
+        return reason
+    reason = None
+    for dtype, tolerance in _TOLERANCES.items():
+        try:
+            return _difference(model, layers, samples, dtype, tolerance)
+        except Exception as error:  # anything that a user's model may raise
+            reason = first_line(error)
+    return reason
+
+
+def _difference(
+    model: nn.Module, layers: tuple[Layer, ...], samples: Samples, dtype: torch.dtype, tolerance: float
+) -> str | None:
+    few = torch.arange(int(_SIZES.sum()), device=samples.device) % samples.y.shape[0]
+    x = samples.x[few]
+    some = Samples(x.to(dtype) if x.is_floating_point() else x, samples.y[few])
+    together, apart = (_steps(engine, model, layers, some, dtype) for engine in (Fused, Loop))
+    largest = max(float(step.norm()) for step in apart)
+    for one, other in zip(together, apart, strict=True):
+        if not float((one - other).norm()) <= tolerance * (float(other.norm()) + 1e-4 * largest):  # or not a number
+            return "samples influence each other, or weights are used where they cannot be told apart"
+    return None
+
+
+def _steps(
+    engine: type[Fused | Loop], model: nn.Module, layers: tuple[Layer, ...], samples: Samples, dtype: torch.dtype
+) -> list[Tensor]:
+    """Return the change of each parameter in a small round."""
+    model, generator = deepcopy(model).to(dtype), torch.Generator().manual_seed(0)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for p in parameters.values():  # weights that begin at zero would hide what lies before them
+            p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device), alpha=0.05)
+    L, U = len(layers), _SIZES.size
+    progress = Progress(np.repeat([L, (L + 1) // 2, 1], U // 3), L, 1, np.ones(U))
+    A = np.random.default_rng(0).uniform(0.5, 1.5, (U, L)) * progress.delivered
+    work = RoundWork((np.arange(_SIZES.sum()),), _SIZES, A, progress, 1.0)
+    change = engine(model, layers, samples).run(work).parameters
+    return [change.get(name, torch.zeros_like(p)) for name, p in parameters.items()]
+
+
 def find_device(name: str) -> torch.device:
-    """A torch device by name: cpu, cuda, cuda:1, mps."""
+    """Return a torch device by name: cpu, cuda, cuda:1, mps."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -121,13 +192,3 @@ def find_device(name: str) -> torch.device:
     if not usable.get(device.type, False):
         raise ConfigError(f"device {name!r} is not available on this machine; use cpu")
     return device
-
-
-def keep_memory() -> None:
-    """Ask glibc not to give large blocks back to the system after every step (it takes as long as the step)."""
-    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
-        return
-    libc = ctypes.CDLL("libc.so.6")
-    trim_threshold, mmap_threshold = -1, -3
-    libc.mallopt(trim_threshold, 1 << 30)
-    libc.mallopt(mmap_threshold, 1 << 30)

@@ -1,17 +1,17 @@
 """The fused engine: one forward and one backward pass over the batches of all devices at once.
 
-With one local step all devices start from the same weights, so their batches can be concatenated; what tells devices
-apart is only the weight A[u,l]/S_u of each row in each layer's gradient. Devices are sorted by depth, deepest first, so
-the rows that reach layer l are a prefix.
+With one local step all devices start from the same weights, so their batches can be concatenated; devices differ only
+in the weight A[u,l]/S_u of each row in each layer's gradient. They are sorted by depth, deepest first, so the rows that
+reach layer l are a prefix.
 
     grad^l = Σ_i A[u(i),l]/S_u(i) ∂loss_i/∂w^l          over the rows i of devices that deliver layer l
 
-1/S_u goes into the loss. A[·,l] goes into the step where all who deliver layer l weigh the same, as in every strategy
-but ``adel``; otherwise the layer's rows are weighted one by one. A sample that a device has drawn several times is one
-row, and weighs as much more.
+1/S_u goes into the loss. A[·,l] goes into the step where all devices that deliver layer l weigh the same, as in every
+strategy but ``adel``; otherwise the layer's rows are weighted one by one. A sample that a device draws several times is
+one row with as much more weight.
 
-There are two passes that do this: :mod:`adelfl.training.chain` walks chains of known operations by itself, and
-:mod:`adelfl.training.autograd` lets torch do it for any other module.
+Two passes do this: :mod:`adelfl.training.chain` for chains of known operations, and :mod:`adelfl.training.autograd` for
+any other module.
 """
 
 from __future__ import annotations
@@ -34,15 +34,12 @@ from adelfl.training.loop import Loop
 from adelfl.training.passes import CannotFuse, Pass, Rows
 from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
 
-_REPEATED = 0.03  # share of a round's draws that must be repeats for merging them to be worth while
+_REPEATED = 0.03  # share of repeats among a round's draws from which on merging them saves time
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """How the change of some parameters is made: −η decay·w − η scale·gradient.
-
-    ``places`` are those of their gradients on the way back.
-    """
+    """The change of some parameters, −η decay·w − η scale·gradient, by the places of their gradients."""
 
     places: list[int]
     names: list[str]
@@ -52,19 +49,19 @@ class _Step:
 
 @dataclass(frozen=True, eq=False)
 class _Draws:
-    """A round's samples, device after device: ``sizes`` of them, and how often each was drawn (None: once)."""
+    """A round's samples, device after device, ``sizes`` of them, and how often each was drawn (None: once)."""
 
     rows: Ints
     sizes: Ints
     times: Ints | None = None
 
     def merged(self, seen: NDArray[np.int32]) -> _Draws:
-        """The same with the repeats of a device merged, if there are enough of them; ``seen`` is a scratch pad.
+        """Merge repeated draws of a device, if there are enough of them; ``seen`` is working memory.
 
-        With few samples on each device there are: 7 % of 32 draws from 200 samples, 14 % of 16 from 50.
+        7 % of 32 draws from 200 samples are repeats, and 14 % of 16 from 50.
         """
         order = np.arange(self.rows.size, dtype=np.int32)
-        seen[self.rows] = order  # the last one stays
+        seen[self.rows] = order  # the last draw of each sample stays
         last = seen[self.rows]
         kept = last == order
         if np.count_nonzero(kept) > (1.0 - _REPEATED) * order.size:
@@ -77,20 +74,14 @@ class _Draws:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """All that a round's sizes, depths and weights say, whichever samples are drawn."""
+    """Parts and steps of a round, which follow from its sizes, depths and weights, not from the samples."""
 
     parts: list[Rows]
     steps: list[_Step]
 
 
 class Fused(Engine):
-    """One pass for all devices; exact for one local step of models whose samples do not influence each other.
-
-    Raises
-    ------
-    CannotFuse
-        If the model is of another kind.
-    """
+    """One pass for all devices; exact for one local step of models whose samples do not influence each other."""
 
     name = "fused"
 
@@ -109,11 +100,11 @@ class Fused(Engine):
         self._last: tuple[tuple[bytes, bytes, bytes], _Layout] = ((b"", b"", b""), _Layout([], []))
 
     def run(self, work: RoundWork) -> Change:
-        """Do one round."""
+        """Do the local work of a round and merge it."""
         return self.prepare(work)()
 
     def prepare(self, work: RoundWork) -> Callable[[], Change]:
-        """Sort the rows and find their weights; what is left to do is the pass."""
+        """Sort the rows and compute their weights; calling the result does the pass."""
         work = work.deepest_first()
         if work.sizes.size == 0:
             return lambda: NOTHING
@@ -122,7 +113,7 @@ class Fused(Engine):
             layout = self._layout(work, draws)
         else:
             same = (work.sizes.tobytes(), work.progress.z.tobytes(), work.A.tobytes())
-            if same != self._last[0]:  # without stragglers all rounds are alike
+            if same != self._last[0]:  # without stragglers all rounds have one layout
                 self._last = same, self._layout(work, draws)
             layout = self._last[1]
         samples = []
@@ -134,7 +125,7 @@ class Fused(Engine):
     def _layout(self, work: RoundWork, draws: _Draws) -> _Layout:
         sizes, A, delivered = draws.sizes, work.A, work.progress.delivered
         reach = (sizes @ delivered).tolist()  # rows that deliver layer l
-        same = ((A == A[0]) | ~delivered).all(axis=0).tolist()  # the first device delivers what anybody does
+        same = ((A == A[0]) | ~delivered).all(axis=0).tolist()  # the first device is the deepest
         kind = np.float64 if self.dtype == torch.float64 else np.float32
         row_weight = None if all(same) else np.repeat(A.T.astype(kind), sizes, axis=1)
         share = np.repeat((1.0 / work.sizes).astype(kind), sizes)
@@ -156,7 +147,7 @@ class Fused(Engine):
         return _Layout(parts, [_Step(n, [self.walk.order[k] for k in n], *how) for how, n in alike.items()])
 
     def _floats(self, values: NDArray[np.floating[Any]]) -> Tensor:
-        # A copy in torch's memory: where NumPy's begins is a matter of chance, and it can move the last bit of a sum.
+        # A copy in torch's memory: the alignment of NumPy's varies, which can change the last bit of a sum.
         return self.samples.tensor(values).to(self.dtype, copy=True)
 
     def _do(self, layout: _Layout, samples: list[tuple[Tensor, Tensor]], work: RoundWork) -> Change:
@@ -167,18 +158,18 @@ class Fused(Engine):
                     self.walk.gradients(self.samples.inputs(index), labels, part, total)
                     for part, (index, labels) in zip(layout.parts, samples, strict=True)
                 ]
-        except CannotFuse:  # so many rows are another thing to the model than few: one by one, then
+        except CannotFuse:  # the model treats so many rows differently from few
             return self.one_by_one().run(work)
         eta = work.eta
-        found: dict[str, Tensor] = {}
+        steps: dict[str, Tensor] = {}
         with torch.inference_mode():
             for step in layout.steps:
                 changes = [total[k] for k in step.places]
                 torch._foreach_mul_(changes, -eta * step.scale)
                 if step.decay:
                     torch._foreach_add_(changes, [self.parameters[n] for n in step.names], alpha=-eta * step.decay)
-                found.update(zip(step.names, changes, strict=True))
-        return Change(found, {}, -sum(map(float, losses)) / work.sizes.size)
+                steps.update(zip(step.names, changes, strict=True))
+        return Change(steps, {}, -sum(map(float, losses)) / work.sizes.size)
 
 
 def _pass_for(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> Pass:

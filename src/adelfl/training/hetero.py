@@ -1,4 +1,4 @@
-"""HeteroFL's round: each width trains its own submodel, each coordinate is averaged over those who hold it."""
+"""HeteroFL's round: each width trains its own submodel; each coordinate is averaged over the devices that hold it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from adelfl.training.submodel import Submodel, load, shrink
 from adelfl.training.work import NOTHING, Change, Engine, RoundWork
@@ -21,29 +21,25 @@ class Hetero(Engine):
         self.parts: dict[float, tuple[Submodel, Engine]] = {}
         self.name = build(model).name
 
-    def _part(self, width: float) -> tuple[Submodel, Engine]:
+    def part(self, width: float) -> tuple[Submodel, Engine]:
+        """Return the submodel of a width and its engine; a model that cannot be narrowed is a ConfigError."""
         if width not in self.parts:
             submodel = shrink(self.model, width)
             self.parts[width] = (submodel, self.build(submodel.model))
         return self.parts[width]
 
-    def rehearse(self, width: float) -> None:
-        """Build the submodel of a width, or say why that cannot be done."""
-        self._part(width)
-
     @torch.no_grad()
     def run(self, work: RoundWork) -> Change:
-        """Do one round; A[u,l] is 1 for those who count."""
+        """Do the local work of a round and merge it; A[u,l] is 1 for the devices that count."""
         assert work.width is not None
         parameters, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
         full = parameters | buffers
         change = {name: torch.zeros_like(w) for name, w in full.items()}
         holders = {name: torch.zeros_like(w) for name, w in full.items()}
-        counts = work.contributes
-        loss, devices = 0.0, 0
+        counts, loss, devices = work.contributes, 0.0, 0
         for width in np.unique(work.width[counts])[::-1]:
             chosen = np.flatnonzero(counts & (work.width == width))
-            submodel, engine = self._part(float(width))
+            submodel, engine = self.part(float(width))
             load(submodel, full)
             with torch.enable_grad():
                 part = engine.run(replace(work.only(chosen), width=None))
@@ -54,7 +50,7 @@ class Hetero(Engine):
                 if name in part.parameters:
                     change[name][where] += part.parameters[name]
                 holders[name][where] += chosen.size
-            # Running statistics of batch norm: the engine found the mean of this width's devices.
+            # Running statistics of batch norm: the engine returns the mean of this width's devices.
             for name in buffers:
                 where = submodel.buffer_slices[name]
                 if name in part.buffers:
@@ -63,9 +59,7 @@ class Hetero(Engine):
         if not devices:
             return NOTHING
         steps = {name: change[name] / holders[name].clamp(min=1) for name in full}
-        moved = {name: b + _whole(steps[name], b) for name, b in buffers.items()}
+        moved = {
+            n: b + (steps[n] if b.is_floating_point() else steps[n].round().to(b.dtype)) for n, b in buffers.items()
+        }
         return Change({name: steps[name] for name in parameters}, moved, loss / devices)
-
-
-def _whole(step: Tensor, like: Tensor) -> Tensor:
-    return step if like.is_floating_point() else step.round().to(like.dtype)

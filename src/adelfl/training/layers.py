@@ -1,12 +1,13 @@
-"""The layers of a network, from the input side to the output side: the units that a straggler delivers or not.
+"""The layers of a network, input side first: the units that a straggler delivers or not, and what they cost.
 
-A layer is one parametrised block (SPEC section 1). :func:`find_layers` reads the blocks of any module off one forward
-pass; :func:`given_layers` takes them from the user.
+A layer is one parametrised block. :func:`find_layers` reads the blocks of any module off one forward pass;
+:func:`given_layers` takes them from the user.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -22,18 +23,18 @@ _FOLLOWERS: tuple[type[nn.Module], ...] = (
     nn.LayerNorm,
     nn.GroupNorm,
     nn.PReLU,
-    *([nn.RMSNorm] if hasattr(nn, "RMSNorm") else []),  # younger than the oldest torch that we take
+    *([nn.RMSNorm] if hasattr(nn, "RMSNorm") else []),  # newer than the oldest supported torch
 )
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One of the L layers.
+    """One of the L layers of a model.
 
     Attributes
     ----------
     name : str
-        The module that holds the layer's parameters, or what the user called it.
+        Name of the module that holds the layer's parameters, or the user's name for it.
     parameters : tuple of str
         Names as in ``model.named_parameters()``, and in that order.
     """
@@ -48,10 +49,10 @@ def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
     - Every module that ran and owns parameters is a layer, placed by when it first ran.
     - Norms (BatchNorm, GroupNorm, LayerNorm, ...) and PReLU join the layer before them, or the first if none is before.
     - A parameter that is used without its module being called (``out_proj`` of ``nn.MultiheadAttention``), or that
-      hangs on a module whose children are layers (a position embedding), joins the nearest module around it that ran:
-      its layer, or of its layers the one nearest to the input. There backpropagation has surely passed its uses.
-    - A tied weight belongs to one layer, the one that ran first: its gradient is complete only when backpropagation,
-      which comes from the other side, has reached that use too.
+      belongs to a module whose children are layers (a position embedding), joins the nearest module around it that
+      ran: its layer, or the one of its layers nearest to the input, where backpropagation has passed all uses.
+    - A tied weight belongs to the layer that ran first: its gradient is complete only when backpropagation has reached
+      that use too.
     - Frozen parameters (``requires_grad`` false) are left out, and so are layers that have no others.
 
     The model is unchanged afterwards: parameters, buffers, hooks and training modes.
@@ -71,7 +72,7 @@ def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
     Raises
     ------
     ConfigError
-        If nothing can be trained, the model does not take the example, or a parameter plays no part in the output.
+        If nothing can be trained, the model does not take the example, or a parameter does not affect the output.
     """
     model = _copy(model)
     trainable = _trainable(model)
@@ -84,19 +85,18 @@ def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
     homes = _homes(model, ran)
     members: dict[str, set[int]] = {}
     for key in trainable:
-        # An owner that ran itself knows better when the weight was used than one that is only placed by its parent.
+        # An owner that ran shows when the weight was used; one that did not is only placed by its parent.
         direct = [name for name in owners[key] if name in ran]
         home = min((homes[name] for name in direct or owners[key]), key=ran.__getitem__)
         members.setdefault(home, set()).add(key)
-    layers = []
-    for home in sorted(members, key=ran.__getitem__):
-        mine = members[home]
-        layers.append(Layer(_title(model, home, mine), tuple(name for key, name in trainable.items() if key in mine)))
-    return tuple(layers)
+    return tuple(
+        Layer(_title(model, home, members[home]), tuple(n for key, n in trainable.items() if key in members[home]))
+        for home in sorted(members, key=ran.__getitem__)
+    )
 
 
 def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tuple[Layer, ...]:
-    """Make the layers that the user lists, for a model whose own order of execution is not what is wanted.
+    """Make the layers that the user lists, for a model whose order of execution is not the wanted one.
 
     Parameters
     ----------
@@ -153,10 +153,43 @@ def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tup
     return tuple(layers)
 
 
-def is_per_sample(model: nn.Module) -> bool:
-    """Whether the rows of a batch do not influence each other, as the modules' training modes stand.
+def layer_costs(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[float]:
+    """Return the multiplications of one sample in each layer, input side first; a backward pass costs in proportion.
 
-    False where a BatchNorm would use the statistics of the batch. Modules of other makers that mix rows are not seen.
+    A matrix or a kernel costs its size for every place where it is applied; a module's other parameters cost one
+    multiplication for every number of its output.
+    """
+    model = deepcopy(model).eval()
+    layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
+    costs = [0.0] * len(layers)
+    for prefix, module in model.named_modules():
+        own = [f"{prefix}.{name}" if prefix else name for name, _ in module.named_parameters(recurse=False)]
+        if not own or own[0] not in layer_of:
+            continue
+
+        def count(m: nn.Module, _: object, out: object, l: int = layer_of[own[0]]) -> None:
+            if not isinstance(out, Tensor):
+                out = next((o for o in out if isinstance(o, Tensor)), example) if isinstance(out, tuple) else example
+            weight = getattr(m, "weight", None)
+            each = math.prod(weight.shape[1:]) if isinstance(weight, Tensor) and weight.dim() >= 2 else 1
+            costs[l] += out.numel() * each / max(1, example.shape[0])
+
+        module.register_forward_hook(count)
+    with torch.no_grad():
+        model(example.clone())  # some models work in place
+    return [max(cost, 1.0) for cost in costs]
+
+
+def layer_sizes(model: nn.Module, layers: tuple[Layer, ...]) -> list[float]:
+    """Return the bytes of each layer's parameters, input side first."""
+    parameters = dict(model.named_parameters())
+    return [float(sum(parameters[name].nbytes for name in layer.parameters)) for layer in layers]
+
+
+def is_per_sample(model: nn.Module) -> bool:
+    """Return whether the rows of a batch do not influence each other, in the present training modes.
+
+    False where a BatchNorm would use the statistics of the batch. Other modules that mix rows are not recognised.
     """
     return not any(
         isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None)
@@ -165,7 +198,7 @@ def is_per_sample(model: nn.Module) -> bool:
 
 
 def _trainable(model: nn.Module) -> dict[int, str]:
-    """Id of every trainable parameter → its name, in the order of ``named_parameters``."""
+    """Return the name of every trainable parameter by its id, in the order of ``named_parameters``."""
     named = list(model.named_parameters())
     for name, parameter in named:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
@@ -182,7 +215,7 @@ def _own(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _run(model: nn.Module, example: Tensor) -> tuple[dict[str, int], set[int]]:
-    """Names of the modules that ran → when; and the ids of the parameters that the output depends on."""
+    """Return when each module ran, by name, and the ids of the parameters that the output depends on."""
     ran: dict[str, int] = {}
     names = {module: name for name, module in model.named_modules()}
 
@@ -191,19 +224,19 @@ def _run(model: nn.Module, example: Tensor) -> tuple[dict[str, int], set[int]]:
 
     handles = [module.register_forward_pre_hook(note) for module in names]
     try:
-        return ran, _reached(_output(model, example))
+        return ran, reached_from(_output(model, example))
     finally:
         for handle in handles:
             handle.remove()
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """In evaluation mode: what a forward pass leaves behind, in buffers or attributes, is then of no concern."""
-    _trainable(model)  # says what cannot be copied either
+    """Return a copy in evaluation mode, on which a forward pass may leave what it likes."""
+    _trainable(model)  # a parameter without a shape cannot be copied
     try:
         copied = deepcopy(model)
-    except Exception as trouble:  # whatever a user's module holds
-        raise ConfigError(f"the model cannot be copied ({trouble})") from trouble
+    except Exception as error:  # anything that a user's module may raise
+        raise ConfigError(f"the model cannot be copied ({error})") from error
     for module in copied.modules():
         module.training = False
     return copied
@@ -213,9 +246,9 @@ def _output(model: nn.Module, example: Tensor) -> Any:  # noqa: ANN401 - whateve
     try:
         with torch.enable_grad():
             return model(example.clone())  # some models work in place
-    except Exception as trouble:
+    except Exception as error:
         shape = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
-        raise ConfigError(f"the model cannot be run on the example input of shape {shape}: {trouble}") from trouble
+        raise ConfigError(f"the model cannot be run on the example input of shape {shape}: {error}") from error
 
 
 def _refuse_unused(trainable: Mapping[int, str], used: set[int]) -> None:
@@ -238,11 +271,11 @@ def check_output(model: nn.Module, example: Tensor, classes: int) -> None:
         raise ConfigError(f"the model gives {output.shape[1]} scores per sample, but the data has {classes} classes")
     if not output.isfinite().all():
         raise ConfigError("the model gives scores that are not finite with its first weights")
-    _refuse_unused(_trainable(model), _reached(output))
+    _refuse_unused(_trainable(model), reached_from(output))
 
 
-def _reached(output: object) -> set[int]:
-    """Ids of the leaf tensors that backpropagation from the output would reach, without running it."""
+def reached_from(output: object) -> set[int]:
+    """Return the ids of the leaf tensors that backpropagation from an output would reach, without running it."""
     heap, nodes, leaves = [output], [], set()
     while heap:
         value = heap.pop()
@@ -266,13 +299,13 @@ def _reached(output: object) -> set[int]:
 
 
 def _homes(model: nn.Module, ran: Mapping[str, int]) -> dict[str, str]:
-    """Name of every module that owns parameters → name of the module whose layer they are in."""
+    """Return, for every module that owns parameters, the module whose layer they are in."""
     modules = dict(model.named_modules())
-    # The nearest module around each owner that ran speaks for its parameters.
-    speaker = {name: _nearest(name, ran) for name, module in modules.items() if _own(module)}
-    order = sorted(set(speaker.values()), key=ran.__getitem__)
+    # The nearest module around each owner that ran places its parameters.
+    nearest = {name: _nearest(name, ran) for name, module in modules.items() if _own(module)}
+    order = sorted(set(nearest.values()), key=ran.__getitem__)
     main = [name for name in order if not _follows(modules[name])] or order
-    # Of nested speakers the inner ones are the layers; what the outer ones own goes to the first of these.
+    # Where these are nested, the inner ones are the layers; what the outer ones own goes to the first of them.
     layers = [name for name in main if not any(_inside(other, name) for other in main)]
     home = {}
     for name in order:
@@ -283,7 +316,7 @@ def _homes(model: nn.Module, ran: Mapping[str, int]) -> dict[str, str]:
         else:
             before = [layer for layer in layers if ran[layer] < ran[name]]
             home[name] = before[-1] if before else layers[0]
-    return {name: home[voice] for name, voice in speaker.items()}
+    return {name: home[near] for name, near in nearest.items()}
 
 
 def _nearest(name: str, ran: Mapping[str, int]) -> str:
@@ -297,7 +330,7 @@ def _inside(name: str, outer: str) -> bool:
 
 
 def _follows(module: nn.Module) -> bool:
-    """Whether a module belongs to the layer before it: a norm, of torch or by its name and shapes, or a PReLU."""
+    """Return whether a module belongs to the layer before it: a norm, by class or by name and shapes, or a PReLU."""
     if isinstance(module, _FOLLOWERS):
         return True
     looks = "norm" in type(module).__name__.lower() and not any(True for _ in module.children())
@@ -305,7 +338,7 @@ def _follows(module: nn.Module) -> bool:
 
 
 def _title(model: nn.Module, name: str, members: set[int]) -> str:
-    """The outermost module around ``name``, short of the model, that holds trainable parameters of this layer only."""
+    """Return the outermost module around ``name``, below the model, whose trainable parameters are this layer's."""
     title = name
     while outer := name.rpartition(".")[0]:
         if any(p.requires_grad and id(p) not in members for p in model.get_submodule(outer).parameters()):

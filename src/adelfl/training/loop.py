@@ -1,4 +1,4 @@
-"""The loop engine: one device after another, as a client would do it. Slow, plain, takes anything: the reference."""
+"""The loop engine: one device after another, as a client would do it. It takes any model, and is the reference."""
 
 from __future__ import annotations
 
@@ -11,31 +11,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adelfl.runtime.codec import Uploads
 from adelfl.training.layers import Layer
 from adelfl.training.masks import seeded
-from adelfl.training.stateless import Stateless
-from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
+from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples, Stateless
 from adelfl.updates import WeightedSum
-
-
-def _summed_in(buffer: Tensor) -> torch.dtype:
-    return buffer.dtype if buffer.is_floating_point() else torch.float64
 
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """What one device's work came to.
+    """Local work of one device.
 
     Attributes
     ----------
     device : int
-        Its position in the round.
+        Position in the round.
     update : dict of str to Tensor
         w_u − w of the parameters that it moved.
     buffers : dict of str to Tensor
-        Its running statistics.
+        Running statistics.
     loss : float
-        Of its first step.
+        Loss of the first step.
     """
 
     device: int
@@ -45,7 +41,7 @@ class Local:
 
 
 class Loop(Engine):
-    """Each device trains for itself from the round's weights; the change is Σ_u A[u,l] (w_u^l − w^l)."""
+    """Trains each device by itself from the round's weights; the change is Σ_u A[u,l] (w_u^l − w^l)."""
 
     name = "loop"
 
@@ -56,34 +52,36 @@ class Loop(Engine):
         samples: Samples,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
+        uploads: Uploads | None = None,
     ) -> None:
         self.call, self.layers, self.samples = Stateless(model), layers, samples
-        self.weight_decay, self.momentum = weight_decay, momentum
+        self.weight_decay, self.momentum, self.uploads = weight_decay, momentum, uploads
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.buffers = dict(model.named_buffers())
 
     def run(self, work: RoundWork) -> Change:
-        """Do one round."""
+        """Do the local work of a round and merge it."""
         merge = WeightedSum[Tensor]([layer.parameters for layer in self.layers])
-        change = {name: torch.zeros_like(b, dtype=_summed_in(b)) for name, b in self.buffers.items()}
+        start = {name: b.double() if not b.is_floating_point() else b for name, b in self.buffers.items()}
+        moved = {name: torch.zeros_like(b) for name, b in start.items()}
         losses = []
         for local in self.locals(work):
             losses.append(local.loss)
-            merge.add(local.update, work.A[local.device])
+            update = local.update
+            if self.uploads is not None and work.senders is not None:
+                update = dict(self.uploads.send(update, *work.senders[local.device].tolist()))
+            merge.add(update, work.A[local.device])
             for name, b in local.buffers.items():
-                change[name] += b.to(change[name]) - self.buffers[name].to(change[name])
+                moved[name] += b.to(start[name]) - start[name]
         if not losses:
             return NOTHING
-        buffers = {}
-        for name, b in self.buffers.items():
-            # Running statistics of batch norm: the mean over the devices that contributed. What none changed stays.
-            if change[name].any():
-                mean = b.to(change[name]) + change[name] / len(losses)
-                buffers[name] = mean if b.is_floating_point() else mean.round()
+        # Running statistics of batch norm: the mean over the devices that contributed. What none changed stays.
+        means = {name: b + moved[name] / len(losses) for name, b in start.items() if moved[name].any()}
+        buffers = {name: m if self.buffers[name].is_floating_point() else m.round() for name, m in means.items()}
         return Change(merge.total, buffers, sum(losses) / len(losses))
 
     def locals(self, work: RoundWork) -> Iterator[Local]:
-        """Each device's work, in the order of their numbers."""
+        """Yield the work of each device that contributes, in the order of their positions."""
         start = {name: p.detach().clone() for name, p in self.parameters.items()}
         starts = work.starts
         for u in np.flatnonzero(work.contributes).tolist():
@@ -102,41 +100,36 @@ class Loop(Engine):
         eta: float,
         mask_seed: int | None = None,
     ) -> tuple[dict[str, Tensor], float]:
-        """A device's update per layer, the sum of the steps that it completed, and its loss in the first step.
+        """Return a device's update per layer, the sum of its completed steps, and its loss in the first step.
 
-        Its buffers are changed in place. ``mask_seed`` decides what the model draws, as dropout does.
+        Buffers are changed in place. ``mask_seed`` seeds what the model draws, such as dropout masks.
         """
-        with seeded(mask_seed, self.samples.device):
-            return self._train_one(start, buffers, rows, z, eta)
-
-    def _train_one(
-        self, start: dict[str, Tensor], buffers: dict[str, Tensor], rows: list[Ints], z: int, eta: float
-    ) -> tuple[dict[str, Tensor], float]:
         L = len(self.layers)
         update: dict[str, Tensor] = {}
         velocity: dict[str, Tensor] = {}
         first_loss = math.nan
-        for iteration, chosen in enumerate(rows):
-            done = min(L, z - iteration * L)
-            if done <= 0:
-                break
-            names = [name for layer in self.layers[L - done :] for name in layer.parameters]
-            local = {
-                name: (w + update[name] if name in update else w.detach()).requires_grad_() for name, w in start.items()
-            }
-            x, y = self.samples.take(chosen)
-            loss = functional.cross_entropy(self.call(local | buffers, x), y)
-            # A module that is skipped at random (stochastic depth) has a gradient of zero.
-            wanted = [local[name] for name in names]
-            grads = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
-            if iteration == 0:
-                first_loss = float(loss.detach())
-            with torch.no_grad():
-                for name, grad in zip(names, grads, strict=True):
-                    step = grad + self.weight_decay * local[name] if self.weight_decay else grad
-                    if self.momentum:
-                        velocity[name] = step = (
-                            step + self.momentum * velocity[name] if name in velocity else step.clone()
-                        )
-                    update[name] = update[name] - eta * step if name in update else -eta * step
+        with seeded(mask_seed, self.samples.device):
+            for iteration, chosen in enumerate(rows):
+                done = min(L, z - iteration * L)
+                if done <= 0:
+                    break
+                names = [name for layer in self.layers[L - done :] for name in layer.parameters]
+                local = {
+                    name: (w + update[name] if name in update else w.detach()).requires_grad_()
+                    for name, w in start.items()
+                }
+                x, y = self.samples.take(chosen)
+                loss = functional.cross_entropy(self.call(local | buffers, x), y)
+                # A module that is skipped at random (stochastic depth) has a gradient of zero.
+                wanted = [local[name] for name in names]
+                grads = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
+                if iteration == 0:
+                    first_loss = float(loss.detach())
+                with torch.no_grad():
+                    for name, grad in zip(names, grads, strict=True):
+                        step = grad + self.weight_decay * local[name] if self.weight_decay else grad
+                        if self.momentum:
+                            step = step + self.momentum * velocity[name] if name in velocity else step.clone()
+                            velocity[name] = step
+                        update[name] = update[name] - eta * step if name in update else -eta * step
         return update, first_loss

@@ -19,35 +19,13 @@ from adelfl.seeds import rng_for
 
 
 def mask_seeds(seed: int, t: int, devices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a seed for the masks of each of some devices in round t.
-
-    Parameters
-    ----------
-    seed : int
-        The seed of the run.
-    t : int
-        The round, from 0.
-    devices : ndarray of int, shape (U,)
-        Device numbers in the fleet.
-
-    Returns
-    -------
-    ndarray of int64, shape (U,)
-    """
+    """Return a seed for the masks of each of some devices in round t (from 0) of a run with a seed."""
     return np.array([rng_for(seed, "masks", t, int(u)).integers(2**63) for u in devices], dtype=np.int64)
 
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators of the CPU and of ``device``, and restore their states afterwards.
-
-    Parameters
-    ----------
-    seed : int or None
-        None leaves the generators as they are.
-    device : torch.device
-        Where the model computes.
-    """
+    """Seed torch's generators of the CPU and of ``device``, and restore their states afterwards; None does nothing."""
     if seed is None:
         yield
         return
@@ -65,14 +43,8 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
 def draws_numbers(model: nn.Module, example: Tensor) -> bool:
     """Return whether a forward pass of the model, in its present modes, draws from torch's generators.
 
-    Modules that are known to draw are found by their classes; for all others a copy of the model is run once.
-
-    Parameters
-    ----------
-    model : nn.Module
-        It is not changed, nor are the generators.
-    example : Tensor
-        A batch of some samples.
+    Modules that are known to draw are found by their classes; for all others a copy of the model is run once on the
+    example, a batch of some samples. Neither the model nor the generators are changed.
     """
     if any(module.training and _draws(module) for module in model.modules()):
         return True
@@ -85,17 +57,17 @@ def draws_numbers(model: nn.Module, example: Tensor) -> bool:
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:
-    found = [torch.default_generator]
+    generators = [torch.default_generator]
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
-        found.append(torch.cuda.default_generators[device.index or 0])
+        generators.append(torch.cuda.default_generators[device.index or 0])
     elif device.type == "mps":
-        found.append(torch.mps._get_default_mps_generator())
-    return found
+        generators.append(torch.mps._get_default_mps_generator())
+    return generators
 
 
 def _draws(module: nn.Module) -> bool:
-    """Whether a module draws random numbers in training mode, as far as its class tells."""
+    """Return whether a module draws random numbers in training mode, as far as its class tells."""
     if isinstance(module, nn.RReLU):
         return bool(module.lower != module.upper)
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):

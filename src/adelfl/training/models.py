@@ -1,8 +1,8 @@
-"""The networks that the experiments train, built from a name and a seed.
+"""Built-in models, from a name and a seed.
 
 ``mlp``, ``cnn``, ``vgg11`` and ``vgg13`` are nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten,
-GroupNorm and BatchNorm2d, with one inner ``Sequential`` per layer in the sense of SPEC section 1 (weight, bias, and the
-norm, activation and pooling that belong to them), so ``len(model)`` is L.
+GroupNorm and BatchNorm2d, with one inner ``Sequential`` per layer (weight, bias, and the norm, activation and pooling
+that belong to them), so ``len(model)`` is L.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from adelfl.seeds import rng_for
 from adelfl.training.networks import NORMS, NetworkPlan, Residual, ResNet, Transformer, cnn, mlp, vgg
 
 INITS = ("auto", "torch", "he")
-"""What ``init`` may be."""
+"""Values of ``init``."""
 
 
 def build_model(
@@ -36,7 +36,7 @@ def build_model(
 ) -> nn.Module:
     """Build a network with weights that depend on the arguments alone.
 
-    Torch's global generator is neither read nor moved.
+    Torch's global generator is not used.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def build_model(
     Returns
     -------
     nn.Module
-        On the CPU, in training mode. It gives logits of shape (N, classes).
+        On the CPU, in training mode. It returns logits of shape (N, classes).
 
     Raises
     ------
@@ -86,7 +86,7 @@ def build_model(
         raise ConfigError(f"init must be one of {', '.join(INITS)}, not {init!r}")
     if not (isinstance(width, int | float) and math.isfinite(width) and width > 0):
         raise ConfigError(f"width must be a positive number, not {width!r}")
-    shape = tuple(_whole("input_shape", size, 1) for size in _sequence("input_shape", input_shape))
+    shape = _sizes("input_shape", input_shape)
     if not shape or (name != "mlp" and len(shape) != 3):
         form = "at least one size" if name == "mlp" else "(channels, height, width)"
         raise ConfigError(f"input_shape of {name} must be {form}, not {shape}")
@@ -94,12 +94,12 @@ def build_model(
         name=name,
         shape=shape,
         classes=_whole("classes", classes, 2),
-        hidden=tuple(_whole("hidden", size, 1) for size in _sequence("hidden", hidden)),
+        hidden=_sizes("hidden", hidden),
         norm=norm,
         width=float(width),
     )
     generator = torch.Generator().manual_seed(int(rng_for(_whole("seed", seed, 0), "model").integers(2**63)))
-    # Modules draw their first weights when they are made; on the meta device nothing is drawn, nor stored.
+    # Modules draw their first weights when they are built; on the meta device nothing is drawn or stored.
     with torch.device("meta"):
         model = _BUILDERS[name](plan)
     # As model.to_empty(device="cpu") does, whose empty_like of a meta tensor would load sympy: half a second.
@@ -109,10 +109,10 @@ def build_model(
     return model
 
 
-def _sequence(key: str, value: object) -> Sequence[object]:
+def _sizes(key: str, value: object) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ConfigError(f"{key} must be a list of whole numbers, not {value!r}")
-    return value
+    return tuple(_whole(key, size, 1) for size in value)
 
 
 def _whole(key: str, value: object, least: int) -> int:
@@ -123,9 +123,9 @@ def _whole(key: str, value: object, least: int) -> int:
 
 @torch.no_grad()
 def _draw_weights(model: nn.Module, generator: torch.Generator, *, he: bool) -> None:
-    """Fill all parameters and buffers: U(±1/√fan_in), torch's default, or where ``he``, He's for ReLU and zero biases.
+    """Fill all parameters and buffers: U(±1/√fan_in), torch's default, or with ``he``, He's for ReLU and zero biases.
 
-    The deep networks need He's, or without a norm their signal shrinks to nothing. The output layer keeps torch's.
+    Without a norm, the signal of deep networks vanishes under torch's default. The output layer keeps torch's.
     """
     modules = list(model.modules())
     output = [m for m in modules if isinstance(m, nn.Linear)][-1]
@@ -142,11 +142,11 @@ def _draw_weights(model: nn.Module, generator: torch.Generator, *, he: bool) -> 
         elif isinstance(module, nn.GroupNorm | nn.BatchNorm2d | nn.LayerNorm):
             module.reset_parameters()
         elif isinstance(module, Transformer):
-            # Large enough to tell patches apart from the first step on: plain SGD takes hundreds of steps otherwise.
+            # Large enough to tell patches apart from the first step on; otherwise plain SGD takes hundreds of steps.
             module.position.normal_(0.0, 0.5, generator=generator)
     for module in modules:
         if isinstance(module, Residual) and isinstance(module.norm2, nn.Identity):
-            # Without a norm the sums of 8 blocks would grow; each block starts as its shortcut instead.
+            # Without a norm the sums of 8 blocks would grow, so each block starts as its shortcut.
             module.conv2.weight.zero_()
 
 
@@ -160,4 +160,4 @@ _BUILDERS: dict[str, Callable[[NetworkPlan], nn.Module]] = {
 }
 
 MODELS = tuple(_BUILDERS)
-"""Names that :func:`build_model` knows."""
+"""Names that :func:`build_model` takes."""

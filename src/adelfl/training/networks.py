@@ -1,4 +1,4 @@
-"""The networks themselves: chains of layers, a residual network and a transformer, without their first weights."""
+"""The built-in networks: chains of layers, a residual network and a transformer, without their first weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from adelfl.errors import ConfigError
 
 NORMS = ("none", "group", "batch")
-"""What ``norm`` may be."""
+"""Values of ``norm``."""
 
 CNN_CHANNELS, CNN_DENSE = (6, 6), 50
 """The paper does not give the sizes of its CNN; these are those of the same authors' released SALF code."""
@@ -35,14 +35,14 @@ groups, and a width-scaled submodel normalises what the full model normalises.""
 
 
 def narrowed(size: int, width: float) -> int:
-    """⌈width · size⌉, at least 1: how many units or channels a layer of ``size`` has at a width."""
+    """Return ⌈width · size⌉, at least 1: the units or channels that a layer of ``size`` has at a width."""
     # 0.1 · 30 is 3.0000000000000004 in floating point, and must not become 4.
     return max(1, math.ceil(width * size - 1e-9))
 
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """What to build: checked sizes and choices."""
+    """Checked sizes and choices of a network."""
 
     name: str
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class NetworkPlan:
     width: float
 
     def scaled(self, size: int) -> int:
-        """A hidden size or number of channels at the plan's width."""
+        """Return a hidden size or number of channels at the plan's width."""
         return narrowed(size, self.width)
 
 
@@ -73,12 +73,12 @@ def _norm(kind: str, channels: int) -> nn.Module | None:
 
 
 def _group_size(channels: int) -> int:
-    """Smallest divisor of ``channels`` that is at least 8, or all of them."""
+    """Return the smallest divisor of ``channels`` that is at least 8, or all of them."""
     return next((size for size in range(CHANNELS_PER_GROUP, channels) if channels % size == 0), channels)
 
 
 def _dense(sizes: Sequence[int]) -> dict[str, nn.Sequential]:
-    """Linear layers between sizes, the first after a Flatten, all but the last before a ReLU."""
+    """Build linear layers between sizes, the first after a Flatten, all but the last before a ReLU."""
     last = len(sizes) - 2
     return {
         f"dense{i + 1}": _block(
@@ -91,12 +91,12 @@ def _dense(sizes: Sequence[int]) -> dict[str, nn.Sequential]:
 
 
 def mlp(plan: NetworkPlan) -> nn.Module:
-    """Linear and ReLU for each hidden size, then Linear."""
+    """Build Linear and ReLU for each hidden size, then Linear."""
     return _block(**_dense([math.prod(plan.shape), *map(plan.scaled, plan.hidden), plan.classes]))
 
 
 def cnn(plan: NetworkPlan) -> nn.Module:
-    """Two convolutions and two dense layers."""
+    """Build two convolutions and two dense layers."""
     channels, *sides = plan.shape
     if min(sides) < 4:
         raise ConfigError(f"cnn needs images of at least 4×4 for its two max-pools, not {sides[0]}×{sides[1]}")
@@ -110,7 +110,7 @@ def cnn(plan: NetworkPlan) -> nn.Module:
 
 
 def vgg(plan: NetworkPlan) -> nn.Module:
-    """Convolutions of 3×3 by image size, then the dense head."""
+    """Build convolutions of 3×3 by image size, then the dense head."""
     channels, *sides = plan.shape
     if min(sides) < 32:
         raise ConfigError(
@@ -148,7 +148,7 @@ class Residual(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run it."""
+        """Compute the output."""
         y = F.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         return F.relu(y + self.shortcut(x))
@@ -173,7 +173,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(sizes[-1], plan.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run it."""
+        """Compute the output."""
         logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
         return logits
 
@@ -191,11 +191,11 @@ class _EncoderBlock(nn.Module):
         self.down = nn.Linear(2 * size, size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run it."""
+        """Compute the output."""
         n, tokens, size = x.shape
         heads = self.qkv(self.norm1(x)).view(n, tokens, 3, TRANSFORMER_HEADS, -1).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(heads[0], heads[1], heads[2])
-        x = x + self.mix(seen.transpose(1, 2).reshape(n, tokens, size))
+        attended = F.scaled_dot_product_attention(heads[0], heads[1], heads[2])
+        x = x + self.mix(attended.transpose(1, 2).reshape(n, tokens, size))
         y: Tensor = x + self.down(F.relu(self.up(self.norm2(x))))
         return y
 
@@ -206,7 +206,7 @@ class Transformer(nn.Module):
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__()
         channels, *sides = plan.shape
-        # Patches of 4×4 for 28×28 and 32×32 images, some 50 tokens; of 2×2 for 8×8, since a single pixel says little.
+        # Patches of 4×4 for 28×28 and 32×32 images (49 and 64 tokens); of 2×2 for 8×8.
         patch = max(d for d in range(1, max(2, min(sides) // 7) + 1) if math.gcd(*sides) % d == 0)
         size = TRANSFORMER_HEADS * math.ceil(plan.scaled(TRANSFORMER_SIZE) / TRANSFORMER_HEADS)
         self.embed = nn.Conv2d(channels, size, kernel_size=patch, stride=patch)
@@ -216,7 +216,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(size, plan.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run it."""
+        """Compute the output."""
         tokens = self.embed(x).flatten(2).transpose(1, 2) + self.position
         logits: Tensor = self.head(self.norm(self.blocks(tokens)).mean(1))
         return logits

@@ -1,7 +1,7 @@
-"""The operations that the fused engine knows: each goes forward, and back for a prefix of the rows.
+"""Operations of the fused engine's chain pass: forward, and backward for a prefix of the rows.
 
-Going back is split in two: the gradient of the input, plain, and those of the parameters, each row with a weight.
-``forget`` lets go of what was kept for the way back: the next pass then finds the same memory, still in the caches.
+The backward pass is split in two: the plain gradient of the input, and gradients of the parameters, with a weight for
+each row. ``forget`` releases what was kept for it, so that the next pass finds the same memory, still in the caches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.training.conv_ops import convolution, pool
+from adelfl.training.conv_ops import MaxPool, convolution
 from adelfl.training.layout import VECTOR, first, weighed
 from adelfl.training.submodel import Scaler
 
@@ -22,7 +22,7 @@ _ATEN = torch.ops.aten
 
 
 def is_known(module: nn.Module) -> bool:
-    """Whether the operation is used as it is done here."""
+    """Return whether a module has the options that its operation here implements."""
     if isinstance(module, nn.Conv2d):
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     if isinstance(module, nn.MaxPool2d):
@@ -34,13 +34,13 @@ def is_known(module: nn.Module) -> bool:
 
 @dataclass
 class _Linear:
-    """Rows last in memory where the outputs do not fill vectors: quicker on CPUs then, and slower otherwise."""
+    """Rows last in memory where the outputs do not fill vectors: faster on CPUs then, and slower otherwise."""
 
     module: nn.Linear
 
     def __post_init__(self) -> None:
         m = self.module
-        # The same memory; a module looks for its parameters by name whenever it is asked.
+        # The same memory; a module looks its parameters up by name at every access.
         self.weight = m.weight.detach()
         self.bias: Tensor | None = m.bias.detach() if isinstance(m.bias, Tensor) else None
         self.column: Tensor | None = self.bias[:, None] if self.bias is not None else None
@@ -83,24 +83,15 @@ class _GroupNorm:
         out, self.mean, self.rstd = _ATEN.native_group_norm(
             self.x, m.weight, m.bias, n, c, self.spatial, m.num_groups, m.eps
         )
-        result: Tensor = out
-        return result
+        return out  # type: ignore[no-any-return]
 
     def _backward(self, delta: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
         n, m = delta.shape[0], self.module
-        found: tuple[Tensor, Tensor, Tensor] = _ATEN.native_group_norm_backward(
-            delta.contiguous(memory_format=self.format),
-            self.x[:n],
-            self.mean[:n],
-            self.rstd[:n],
-            m.weight,
-            n,
-            m.num_channels,
-            self.spatial,
-            m.num_groups,
-            mask,
+        statistics = (self.x[:n], self.mean[:n], self.rstd[:n])
+        sizes = (n, m.num_channels, self.spatial, m.num_groups)
+        return _ATEN.native_group_norm_backward(  # type: ignore[no-any-return]
+            delta.contiguous(memory_format=self.format), *statistics, m.weight, *sizes, mask
         )
-        return found
 
     def input_grad(self, delta: Tensor) -> Tensor:
         return self._backward(delta, [True, False, False])[0]
@@ -108,7 +99,7 @@ class _GroupNorm:
     def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
         if not self.module.affine:
             return []
-        # All three, though the first is not needed: with channels last torch's kernel crashes without it (2.13).
+        # All three, though the first is not needed: with channels last torch 2.13's kernel crashes without it.
         _, weight, bias = self._backward(weighed(delta, row_weight), [True, True, True])
         return [weight, bias]
 
@@ -125,15 +116,19 @@ class _ReLU:
         return self.out
 
     def input_grad(self, delta: Tensor) -> Tensor:
-        found: Tensor = _ATEN.threshold_backward.default(delta, first(self.out, delta.shape[0]), 0)
-        return found
+        return _ATEN.threshold_backward.default(delta, first(self.out, delta.shape[0]), 0)  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         del self.out
 
 
+class _KeepsNothing:
+    def forget(self) -> None:
+        pass
+
+
 @dataclass
-class _Flatten:
+class _Flatten(_KeepsNothing):
     module: nn.Flatten
 
     def forward(self, x: Tensor) -> Tensor:
@@ -143,12 +138,9 @@ class _Flatten:
     def input_grad(self, delta: Tensor) -> Tensor:
         return delta.reshape(delta.shape[0], *self.shape)
 
-    def forget(self) -> None:
-        pass
-
 
 @dataclass
-class _Scale:
+class _Scale(_KeepsNothing):
     module: Scaler
 
     def forward(self, x: Tensor) -> Tensor:
@@ -157,16 +149,13 @@ class _Scale:
     def input_grad(self, delta: Tensor) -> Tensor:
         return delta / self.module.width
 
-    def forget(self) -> None:
-        pass
-
 
 STEPS: dict[type[nn.Module], Any] = {
     nn.Linear: _Linear,
     nn.Conv2d: convolution,
     nn.GroupNorm: _GroupNorm,
     nn.ReLU: _ReLU,
-    nn.MaxPool2d: pool,
+    nn.MaxPool2d: MaxPool,
     nn.Flatten: _Flatten,
     Scaler: _Scale,
 }

@@ -1,4 +1,4 @@
-"""What the fused engine asks of a pass: gradients for the rows of many devices, each layer's with its weights."""
+"""The interface of passes: gradients for the rows of many devices, weighted row by row in each layer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-CHUNK_BYTES = 256 << 20  # of activations that a pass keeps at a time
+CHUNK_BYTES = 256 << 20  # activations that a pass keeps at a time
 
 
 class CannotFuse(Exception):
-    """A pass is not for this model; the message is the reason."""
+    """A pass cannot compute this model; the message is the reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +22,13 @@ class Rows:
     Attributes
     ----------
     start, end : int
-        Which rows of the round.
+        Positions among the rows of the round.
     share : Tensor, shape (n,)
         1/S_u of each row, times the number of its draws.
     reach : list of int, length L
         How many rows (a prefix) deliver layer l.
     weight : list of Tensor or None, length L
-        A[u,l] of those rows; None if it is the same for all of them, and the update takes care of it.
+        A[u,l] of those rows; None if it is the same for all of them, and multiplies the step instead.
     """
 
     start: int
@@ -39,42 +39,26 @@ class Rows:
 
 
 class Pass(Protocol):
-    """One way through a network and back for the rows of many devices."""
+    """One way to go through a network and back with the rows of many devices."""
 
     order: list[str]
-    """The parameters in the order in which the way back comes to them."""
+    """Names of parameters, in the order of backpropagation."""
 
     def mode(self) -> AbstractContextManager[object]:
-        """What of autograd must be on or off, from the gathering of the rows on."""
+        """Return the mode of autograd in which rows are gathered and gradients computed."""
         ...
 
     def ends(self, reach: list[int], rows: int) -> list[int]:
-        """Where rows are cut into parts that go through one after another: the end of each.
+        """Return the ends of the parts into which rows are cut, to go through one after another.
 
-        Parameters
-        ----------
-        reach : list of int, length L
-            How many rows deliver layer l.
-        rows : int
-            How many there are.
+        ``reach`` has the number of rows that deliver each layer, ``rows`` the number of all.
         """
         ...
 
     def gradients(self, x: Tensor, labels: Tensor, rows: Rows, total: list[Tensor]) -> Tensor:
-        """Walk forward and back over some rows, and add their part to each parameter's gradient.
+        """Go forward and back with some rows, and return minus the sum of their weighted losses, shape (1,).
 
-        Parameters
-        ----------
-        x, labels : Tensor, shapes (n, ...) and (1, n)
-            The samples.
-        rows : Rows
-            How far their devices come, and what they weigh.
-        total : list of Tensor
-            Gradients so far, in the order of :attr:`order`, as far as anybody came.
-
-        Returns
-        -------
-        Tensor, shape (1,)
-            Minus the sum over devices of their mean loss, as far as these rows are part of it.
+        Their gradients are added to ``total``, which has those of the rows before, in the order of :attr:`order`, up to
+        the deepest parameter that a row reached. ``x`` and ``labels`` have shapes (n, ...) and (1, n).
         """
         ...

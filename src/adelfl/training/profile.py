@@ -1,4 +1,4 @@
-"""How fast is this machine? Forward pass, and each layer of the backward pass, at several batch sizes."""
+"""Measured speed of this machine: forward pass and each layer of the backward pass, at several batch sizes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Profile:
     def line(self) -> tuple[float, float]:
         """Seconds per layer and step, and per sample and layer: the straight line through the medians.
 
-        Where times do not grow with the batch, all of the time at the largest batch counts as the samples'.
+        Where times do not grow with the batch, all of the time at the largest batch is attributed to the samples.
         """
         start, slope, _ = self._fit
         if not self.grows or start < 0:
@@ -79,18 +79,17 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """What a round costs besides backpropagation per sample: the forward pass at the largest batch, and the start.
+        """Seconds of a round besides backpropagation per sample: the forward pass at the largest batch, and the start.
 
-        It belongs to B_u, with the uploads.
+        They belong to B_u, with the uploads.
         """
         return float(np.median(self.forward[-1])) + len(self.layers) * self.line[0]
 
     @property
     def per_sample(self) -> Floats:
-        """Seconds per sample of every layer in every step, all together: what the paper says is exponential."""
-        sizes = np.array(self.batch_sizes, dtype=np.float64)[:, None, None]
-        found: Floats = (self.backward / sizes).ravel()
-        return found
+        """Seconds per sample of every layer in every step: exponential, according to the paper."""
+        seconds: Floats = (self.backward / np.array(self.batch_sizes, dtype=np.float64)[:, None, None]).ravel()
+        return seconds
 
     @property
     def variation(self) -> float:
@@ -110,14 +109,14 @@ def measure(
     repeats: int,
     now: Callable[[], float] = monotonic,
 ) -> Profile:
-    """Measure training steps.
+    """Measure the times of training steps.
 
     Parameters
     ----------
     model, layers
-        What is trained; its weights and gradients stay as they are.
+        A model and its layers; its weights and gradients stay as they are.
     loss : callable
-        Takes a batch size, loads a batch, and gives the mean loss.
+        Takes a batch size, loads a batch, and returns the mean loss.
     batch_sizes : sequence of int
         Ascending.
     repeats : int

@@ -1,4 +1,4 @@
-"""The stacked engine: the weights of many devices side by side, one vectorised step for all of them.
+"""The stacked engine: weights of many devices side by side, and one vectorised step for all of them.
 
 For E > 1 devices leave the common weights after their first step, so batches cannot be concatenated; weights are
 stacked instead and the step is mapped over them (``torch.func.vmap``). Devices of like batch size go together; shorter
@@ -18,14 +18,13 @@ from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
 from adelfl.training.layers import Layer
-from adelfl.training.stateless import Stateless
-from adelfl.training.work import NOTHING, Change, Engine, RoundWork, Samples
+from adelfl.training.work import NOTHING, Change, Engine, RoundWork, Samples, Stateless
 
 _CHUNK_BYTES = 256 << 20
 
 
 def _step_of(model: nn.Module) -> Any:  # noqa: ANN401 - what torch.func makes
-    """Gradients and losses of many devices: of stacked weights, inputs, labels, and the weights of rows."""
+    """Return a function of stacked weights, inputs, labels and row weights that gives gradients and losses."""
     call = Stateless(model)
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, row_weight: Tensor) -> Tensor:
@@ -35,18 +34,23 @@ def _step_of(model: nn.Module) -> Any:  # noqa: ANN401 - what torch.func makes
 
 
 def why_not_stacked(model: nn.Module, samples: Samples, *, slowly: bool) -> str | None:
-    """Why the model cannot be mapped over devices, ``slowly`` or not: tried with a sample on each of two devices."""
+    """Return why a model cannot be mapped over devices, ``slowly`` or not; None if one sample on each of two works."""
     weights = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters() if p.requires_grad}
     x, y = samples.x[:2, None].clone(), samples.y[:2, None]  # some models work in place
     try:
         with warnings.catch_warnings():
-            # vmap warns where it falls back to a loop of its own.
+            # vmap warns where it falls back to a loop.
             warnings.simplefilter("ignore" if slowly else "error")
-            # Of a copy: what forward keeps in attributes would be of no use outside of the mapping.
+            # A copy, since what forward keeps in attributes would be of no use outside of the mapping.
             _step_of(deepcopy(model))(weights, x, y, torch.ones(y.shape, device=x.device))
-    except Exception as trouble:  # whatever the model does with what is not an ordinary tensor
-        return (str(trouble).strip() or type(trouble).__name__).splitlines()[0][:120]
+    except Exception as error:  # anything that a model may do with what is not an ordinary tensor
+        return first_line(error)
     return None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, cut to 120 characters, or else the name of its class."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
 
 
 class Stacked(Engine):
@@ -66,19 +70,17 @@ class Stacked(Engine):
         self.weight_decay, self.momentum = weight_decay, momentum
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
-        self.weight_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
-
+        self.weight_bytes = sum(p.nbytes for p in self.parameters.values())
         self.step = _step_of(model)
 
     def run(self, work: RoundWork) -> Change:
-        """Do one round."""
+        """Do the local work of a round and merge it."""
         chosen = np.flatnonzero(work.contributes)
         if chosen.size == 0:
             return NOTHING
-        # Like batch sizes together, so that little is filled up.
+        # Similar batch sizes together, so that little is filled up.
         chosen = chosen[np.argsort(work.sizes[chosen], kind="stable")]
-        row = self.samples.x[0].numel() * self.samples.x.element_size()
-        per_device = 4 * self.weight_bytes + 4 * row * int(work.sizes[chosen].max())
+        per_device = 4 * self.weight_bytes + 4 * self.samples.x[0].nbytes * int(work.sizes[chosen].max())
         at_once = max(1, _CHUNK_BYTES // per_device)
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         losses = 0.0
@@ -98,7 +100,7 @@ class Stacked(Engine):
         velocity: dict[str, Tensor] = {}
         first = 0.0
         for iteration, rows in enumerate(work.rows):
-            # Layer l of this iteration is done iff z ≥ iteration·L + (L+1−l).
+            # Layer l of this iteration is done if and only if z ≥ iteration·L + (L+1−l).
             done = work.progress.z[:, None] >= iteration * L + np.arange(L, 0, -1)
             if not done.any():
                 break

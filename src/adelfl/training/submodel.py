@@ -22,24 +22,20 @@ Slices = dict[str, tuple[slice, ...]]
 
 
 class Scaler(nn.Module):
-    """Divide by ``width`` while training, pass unchanged in evaluation."""
+    """Divides by ``width`` while training; in evaluation the input passes unchanged."""
 
     def __init__(self, width: float) -> None:
         super().__init__()
         self.width = width
 
     def forward(self, x: Tensor) -> Tensor:
-        """x / width, or x."""
+        """Return x / width, or x."""
         return x / self.width if self.training and self.width != 1 else x
-
-    def extra_repr(self) -> str:
-        """What ``print(model)`` shows."""
-        return f"width={self.width:g}"
 
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A narrower copy of a model, and where it sits in the full one.
+    """A narrower copy of a model, and its place in the full one.
 
     Attributes
     ----------
@@ -47,11 +43,9 @@ class Submodel:
         The copy. Its parameters have the names of the full model's.
     width : float
         In (0, 1].
-    slices : dict of str → tuple of slice
-        For every parameter: ``full[name][slices[name]]`` has the shape of the submodel's. Every slice is from 0 to a
-        number.
-    buffer_slices : dict of str → tuple of slice
-        The same for buffers (the running statistics of BatchNorm).
+    slices, buffer_slices : dict of str to tuple of slice
+        For every parameter, and for every buffer (running statistics of BatchNorm), slices from 0 on, such that
+        ``full[name][slices[name]]`` has the shape of the submodel's.
     """
 
     model: nn.Sequential
@@ -97,56 +91,22 @@ def shrink(model: nn.Module, width: float) -> Submodel:
     return Submodel(walk.sequential(model, ""), float(width), walk.slices, walk.buffer_slices)
 
 
-def cut(submodel: Submodel, full: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The submodel's part of the full model's parameters, as views of them.
-
-    Parameters
-    ----------
-    submodel : Submodel
-        Tells the slices.
-    full : mapping of str → Tensor
-        Parameters (or anything of their shapes) of the full model by name. Other names are left out.
-
-    Returns
-    -------
-    dict of str → Tensor
-        In the order of the submodel's parameters.
-    """
-    return {name: _part(full, name, where) for name, where in submodel.slices.items()}
-
-
 @torch.no_grad()
 def load(submodel: Submodel, full: Mapping[str, Tensor]) -> None:
-    """Copy the submodel's part of the full model's values into the submodel.
-
-    Parameters
-    ----------
-    submodel : Submodel
-        Its parameters, and the buffers that ``full`` has, are overwritten in place.
-    full : mapping of str → Tensor
-        ``dict(model.named_parameters())`` or ``model.state_dict()`` of the full model.
-    """
-    parameters = dict(submodel.model.named_parameters())
-    for name, where in submodel.slices.items():
-        parameters[name].copy_(_fitting(_part(full, name, where), parameters[name], name))
-    for name, buffer in submodel.model.named_buffers():
-        if name in full:
-            buffer.copy_(_fitting(_part(full, name, submodel.buffer_slices[name]), buffer, name))
-
-
-def _part(full: Mapping[str, Tensor], name: str, where: tuple[slice, ...]) -> Tensor:
-    if name not in full:
-        raise ConfigError(f"the full model's parameters lack {name!r}; give all of them by name")
-    return full[name][where]
-
-
-def _fitting(part: Tensor, target: Tensor, name: str) -> Tensor:
-    if part.shape != target.shape:
-        raise ConfigError(
-            f"{name!r} gives {tuple(part.shape)} where the submodel has {tuple(target.shape)}; "
-            "give the parameters of the model that was shrunk"
-        )
-    return part
+    """Overwrite the submodel's parameters, and the buffers that ``full`` has, by their part of the full model's."""
+    values: dict[str, Tensor] = dict(submodel.model.named_parameters())
+    if missing := [name for name in values if name not in full]:
+        raise ConfigError(f"the full model's parameters lack {missing[0]!r}; give all of them by name")
+    values |= {name: buffer for name, buffer in submodel.model.named_buffers() if name in full}
+    slices = submodel.slices | submodel.buffer_slices
+    for name, value in values.items():
+        part = full[name][slices[name]]
+        if part.shape != value.shape:
+            raise ConfigError(
+                f"{name!r} gives {tuple(part.shape)} where the submodel has {tuple(value.shape)}; "
+                "give the parameters of the model that was shrunk"
+            )
+        value.copy_(part)
 
 
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -163,7 +123,7 @@ def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 class _Walk:
-    """One pass from input to output that knows how much of the current activation is kept."""
+    """A walk from input to output that tracks how much of the current activation is kept."""
 
     def __init__(self, width: float, last: str) -> None:
         self.width = width
@@ -227,7 +187,7 @@ class _Walk:
         return copy.deepcopy(module)
 
     def entering(self, size: int, name: str, module: nn.Module) -> int:
-        """How many of a module's ``size`` inputs are kept."""
+        """Return how many of a module's ``size`` inputs are kept."""
         if not self.full:
             self.full = self.kept = size
         # Flatten is channel-major: the first channels of (C, H, W) are the first entries of C·H·W.
@@ -238,7 +198,7 @@ class _Walk:
         return self.kept
 
     def leaving(self, size: int, name: str) -> int:
-        """How many of a Linear's or Conv2d's ``size`` outputs are kept."""
+        """Return how many of a Linear's or Conv2d's ``size`` outputs are kept."""
         self.full, self.kept = size, size if name == self.last else narrowed(size, self.width)
         return self.kept
 
@@ -262,7 +222,7 @@ class _Walk:
 
 
 def _groups(groups: int, channels: int, kept: int) -> int:
-    """Groups for ``kept`` of the channels: of the same size if that divides, or else of about that size."""
+    """Return the number of groups for ``kept`` channels: of the same size if that divides them, or of about that."""
     size = channels // groups
     return max(n for n in range(1, max(1, kept // size) + 1) if kept % n == 0)
 

@@ -1,18 +1,20 @@
-"""What one round asks of an engine: which rows each device trains on, how far it gets, how much that counts."""
+"""The interface of engines: samples, the local work of a round, and the merged change that it comes to."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from adelfl.strategies.rounds import Progress
 
@@ -22,7 +24,7 @@ Bools = NDArray[np.bool_]
 
 
 class Samples:
-    """All training samples, kept as rows: picking whole rows of a matrix is three times as quick as of an image stack.
+    """All training samples, as a matrix: selecting its rows takes a third of the time that a stack of images takes.
 
     Parameters
     ----------
@@ -38,37 +40,37 @@ class Samples:
 
     @classmethod
     def of(cls, x: NDArray[Any], y: NDArray[Any], device: torch.device | None = None) -> Samples:
-        """Arrays as tensors, on some device; in main memory they are not copied."""
+        """Make tensors of arrays, on a device; in main memory the data is not copied."""
         return cls(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the tensors."""
         return self.x.device
 
     def take(self, rows: Ints) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of some samples, in that order."""
+        """Return inputs and labels of some samples, in the given order."""
         index, labels = self.labelled(rows)
         return self.inputs(index), labels
 
     def labelled(self, rows: Ints) -> tuple[Tensor, Tensor]:
-        """Some samples as :meth:`inputs` wants them, and their labels."""
+        """Return positions of samples as a tensor, for :meth:`inputs`, and their labels."""
         return self.tensor(rows), self.tensor(self._labels[rows])
 
     def tensor(self, values: NDArray[Any]) -> Tensor:
-        """An array where the samples are; ``to`` takes its time even where it has nothing to do."""
-        found = torch.from_numpy(values)
-        return found.to(self.device) if self._elsewhere else found
+        """Return an array as a tensor on the device of the samples."""
+        tensor = torch.from_numpy(values)
+        return tensor.to(self.device) if self._elsewhere else tensor  # ``to`` takes time even if it does nothing
 
     def inputs(self, index: Tensor) -> Tensor:
-        """Inputs of some samples, in that order."""
+        """Return inputs of some samples, in the given order."""
         rows = self._flat.index_select(0, index)
         return rows if len(self._shape) == 1 else rows.view(-1, *self._shape)
 
 
 @dataclass(frozen=True, eq=False)
 class RoundWork:
-    """One round's local work, for the devices that deliver something.
+    """Local work of the devices of a round.
 
     Attributes
     ----------
@@ -79,13 +81,15 @@ class RoundWork:
     A : ndarray, shape (U, L)
         Weights of the merge.
     progress : Progress
-        How far each device comes.
+        How many layers each device completes.
     eta : float
         Learning rate.
     width : ndarray, shape (U,), or None
         HeteroFL's widths.
     mask_seeds : ndarray of int, shape (U,), or None
         Seeds of the random numbers that the model draws on each device (dropout); None leaves torch's generators alone.
+    senders : ndarray of int, shape (U, 2), or None
+        Numbers of each task and its device, for a lossy codec.
     """
 
     rows: tuple[Ints, ...]
@@ -95,20 +99,21 @@ class RoundWork:
     eta: float
     width: Floats | None = None
     mask_seeds: Ints | None = None
+    senders: Ints | None = None
 
     @cached_property
     def contributes(self) -> Bools:
         """Whether device u adds anything to the merge, shape (U,)."""
-        found: Bools = (self.progress.z > 0) & self.A.any(axis=1)
-        return found
+        some: Bools = (self.progress.z > 0) & self.A.any(axis=1)
+        return some
 
     @property
     def starts(self) -> Ints:
-        """Where each device's rows begin, shape (U + 1,)."""
+        """Position of each device's first row, and the number of rows, shape (U + 1,)."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
     def deepest_first(self) -> RoundWork:
-        """The same work for the devices that contribute, sorted by depth."""
+        """Return the work of the devices that contribute, sorted by depth."""
         z = self.progress.z
         if z.size and z[-1] > 0 and (z[1:] <= z[:-1]).all() and self.A.all():
             return self  # the common case without stragglers, found quickly
@@ -116,47 +121,40 @@ class RoundWork:
         return self.only(chosen[np.argsort(-z[chosen], kind="stable")])
 
     def only(self, chosen: Ints) -> RoundWork:
-        """The same work for some of the devices, in the given order."""
+        """Return the work of some of the devices, in the given order."""
         if chosen.size == self.sizes.size and np.array_equal(chosen, np.arange(chosen.size)):
             return self
         sizes = self.sizes[chosen]
         ends = np.cumsum(sizes)
         take = np.arange(ends[-1] if ends.size else 0) + np.repeat(self.starts[chosen] - (ends - sizes), sizes)
         p = self.progress
-        return RoundWork(
-            tuple(rows[take] for rows in self.rows),
-            sizes,
-            self.A[chosen],
-            Progress(p.z[chosen], p.layers, p.local_iterations, p.rate[chosen], batch=self.sizes[chosen]),
-            self.eta,
-            None if self.width is None else self.width[chosen],
-            None if self.mask_seeds is None else self.mask_seeds[chosen],
-        )
+        progress = Progress(p.z[chosen], p.layers, p.local_iterations, p.rate[chosen], batch=sizes)
+        own: dict[str, Any] = {key: None if value is None else value[chosen] for key, value in self._per_device.items()}
+        return RoundWork(tuple(rows[take] for rows in self.rows), progress=progress, eta=self.eta, **own)
+
+    @property
+    def _per_device(self) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in ("sizes", "A", "width", "mask_seeds", "senders")}
 
 
 def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
     """Join the work of devices that start from the same weights at the same rate."""
-    if len(parts) == 1:
-        return parts[0]
     first = parts[0]
-    p = first.progress
-    masks = [w.mask_seeds for w in parts if w.mask_seeds is not None]
-    widths = [w.width for w in parts if w.width is not None]
+    if len(parts) == 1:
+        return first
     z, rate = (np.concatenate([getattr(w.progress, key) for w in parts]) for key in ("z", "rate"))
-    return RoundWork(
-        tuple(np.concatenate(rows) for rows in zip(*(w.rows for w in parts), strict=True)),
-        np.concatenate([w.sizes for w in parts]),
-        np.concatenate([w.A for w in parts]),
-        Progress(z, p.layers, p.local_iterations, rate),
-        first.eta,
-        np.concatenate(widths) if widths else None,
-        np.concatenate(masks) if masks else None,
-    )
+    own: dict[str, Any] = {
+        key: None if value is None else np.concatenate([getattr(w, key) for w in parts])
+        for key, value in first._per_device.items()
+    }
+    rows = tuple(np.concatenate(same) for same in zip(*(w.rows for w in parts), strict=True))
+    p = first.progress
+    return RoundWork(rows, progress=Progress(z, p.layers, p.local_iterations, rate), eta=first.eta, **own)
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What the merged work of some devices comes to; nothing of it has touched the model yet.
+    """The merged work of some devices, not yet applied to the model.
 
     Attributes
     ----------
@@ -174,7 +172,7 @@ class Change:
 
 
 NOTHING = Change({}, {}, math.nan)
-"""Of a round to which no device contributed."""
+"""The change of a round to which no device contributed."""
 
 
 class Engine(ABC):
@@ -184,18 +182,32 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, work: RoundWork) -> Change:
-        """Do one round's local work and merge it."""
+        """Do the local work of a round and merge it."""
 
     def prepare(self, work: RoundWork) -> Callable[[], Change]:
         """Do what can be done before the round's weights are known; calling the result does the rest."""
         return partial(self.run, work)
 
 
-@torch.no_grad()
-def apply_change(model: nn.Module, change: Change) -> None:
-    """Move a model by a change, as the paper's server does."""
-    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    for name, step in change.parameters.items():
-        parameters[name].add_(step)
-    for name, value in change.buffers.items():
-        buffers[name].copy_(value)
+class Stateless:
+    """A model as a function of its weights and buffers; its own values stay as they are.
+
+    ``torch.func.functional_call`` alone leaves a module that stands in two places with the weights of the last call.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        name_of = {id(value): name for name, value in chain(model.named_parameters(), model.named_buffers())}
+        # One entry for each module that has the value, which may be more than the value has names.
+        self.places = [
+            (f"{prefix}.{key}" if prefix else key, name_of[id(value)])
+            for prefix, module in model.named_modules()
+            for key, value in (*module._parameters.items(), *module._buffers.items())
+            if value is not None
+        ]
+
+    def __call__(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the output for ``x`` with the given values, named as in the model."""
+        given = {place: values[name] for place, name in self.places if name in values}
+        out: Tensor = functional_call(self.model, given, (x,), tie_weights=False)
+        return out
