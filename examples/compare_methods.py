@@ -8,8 +8,8 @@ from pathlib import Path
 
 import adelfl as ad
 from adelfl.report.comparison import Contender
-from adelfl.report.time_series import draw_comparison
 from adelfl.report.style import save
+from adelfl.report.time_series import draw_comparison
 from adelfl.runner import start
 
 METHODS, SEEDS = ("adel", "salf", "drop"), (0, 1)
