@@ -36,4 +36,4 @@ def test_the_oracle_trains_with_the_defaults(data, model):
     experiment = build_experiment(
         load_run(None, [*changes, *([f"data.data_dir={FOLDER}"] if data != "digits" else [])])
     )
-    assert simulate(experiment)["final_accuracy"] > AT_LEAST[data]
+    assert simulate(experiment).final_accuracy > AT_LEAST[data]

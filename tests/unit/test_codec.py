@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from adelfl.record import RunRecord
 
 from adelfl.config.build import build_experiment
 from adelfl.config.run import load_run
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
+from adelfl.records.reader import RunRecord
 from adelfl.runtime.codec import Codec, Decoded, Uploads, find_codec
 from adelfl.seeds import rng_for
 from adelfl.simulation import engine, simulate
@@ -113,7 +113,7 @@ def test_none_changes_nothing_to_the_bit(chosen):
 def test_half_trains_nearly_as_none_when_uploads_take_no_time():
     fleet = Fleet.of([10.0, 20.0, 14.0, 40.0, 25.0], 0.0)
     plain, half = (run(replace(experiment_of(engine="loop", fleet=fleet), codec=c)) for c in ("none", "half"))
-    assert [row["depth"] for row in plain.rows[1:]] == [row["depth"] for row in half.rows[1:]]
+    assert [row.depth for row in plain.rows[1:]] == [row.depth for row in half.rows[1:]]
     moved = [np.abs(plain.weights[name] - value).max() for name, value in half.weights.items()]
     assert 0 < max(moved) < 1e-3
 
@@ -124,7 +124,7 @@ def test_a_round_shortens_by_what_the_codec_saves_of_the_upload(codec, share):
     fleet = Fleet.of([1e12] * 5, [1.0, 2.0, 4.0, 8.0, 3.0])  # computing takes no time
     slow = experiment_of("wait", fleet=fleet, budget=100.0)
     slow = replace(slow, world=World(fleet, slow.seed, 100.0))
-    lengths = [run(replace(slow, codec=c)).rows[1]["deadline"] for c in ("none", codec)]
+    lengths = [run(replace(slow, codec=c)).rows[1].deadline for c in ("none", codec)]
     # top-k keeps a whole number of entries of each parameter
     assert lengths[1] == pytest.approx(share * lengths[0], rel=1e-6 if codec == "half" else 0.05)
     assert lengths[0] == pytest.approx(8.0)
@@ -141,7 +141,7 @@ def test_run_files_name_the_codec_and_strategies_plan_with_the_shorter_upload():
 
 def test_records_name_the_codec(tmp_path):
     simulate(replace(experiment_of(), codec="half"), record=tmp_path / "run")
-    assert RunRecord.open(tmp_path / "run").about["codec"] == "half"
+    assert RunRecord.open(tmp_path / "run").info.codec == "half"
     with pytest.raises(ConfigError, match="another codec"):
         simulate(experiment_of(), record=tmp_path / "run")
 
@@ -155,7 +155,7 @@ def test_a_record_of_a_version_without_codecs_is_one_of_none(tmp_path):
 
 
 def test_a_lossy_codec_uses_the_loop_engine_and_no_other_is_accepted():
-    assert simulate(replace(experiment_of(), codec="half"))["engine"] == "loop"
+    assert simulate(replace(experiment_of(), codec="half")).engine == "loop"
     for name in ("fused", "stacked"):
         with pytest.raises(ConfigError, match=f"engine '{name}' does not compute the update of each device"):
             simulate(replace(experiment_of(engine=name), codec="half"))
@@ -176,7 +176,7 @@ def test_what_a_codec_remembers_and_draws_survives_a_crash(tmp_path, monkeypatch
     simulate(experiment, record=tmp_path / "whole")
 
     def interrupt(row):
-        if row["round"] == 5:
+        if row.round == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
