@@ -252,6 +252,12 @@ class Problem:
             return np.floor(np.broadcast_to(np.asarray(self.samples, dtype=np.float64), (self.devices,)))
         return None if self.fleet.samples is None else self.fleet.samples[self.group]
 
+    @cached_property
+    def amounts(self) -> Floats | None:
+        """|D_u| of each device, shape (N,); None if amounts are not known or equal (up to one sample)."""
+        held = self.held
+        return None if held is None or not np.isfinite(held).all() or np.ptp(held) <= 1.0 else held
+
     def within_data(self, batch: Floats | Ints, devices: Ints) -> Ints:
         """Cut batch sizes of some devices to the samples that each holds."""
         held = self.held

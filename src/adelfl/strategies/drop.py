@@ -7,14 +7,25 @@ Chen et al., "Revisiting distributed synchronous SGD", 2016.
 
 from __future__ import annotations
 
+from adelfl.planner import Problem
 from adelfl.strategies.merge import finished_only
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh, fixed_batch
 
 
 class Drop(RoundStrategy):
-    """Average those who finished; the others' work is lost."""
+    """Average the devices that finished; the work of the others is lost.
+
+    Parameters
+    ----------
+    problem : Problem
+    weigh : {"data", "equally"}
+        Weigh devices by the samples that they hold, or equally.
+    """
 
     name = "drop"
+
+    def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
+        super().__init__(problem, weigh=weigh)
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, T_max / R."""
@@ -22,5 +33,5 @@ class Drop(RoundStrategy):
         return Orders(T, fixed_batch(self.problem, devices, T))
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """A[u,l] = 1[finished]/K; nothing if nobody finished."""
+        """A[u,l] = |D_u| 1[finished] / Σ_w |D_w| 1[finished]."""
         return finished_only(progress)

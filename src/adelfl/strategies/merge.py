@@ -18,10 +18,18 @@ AverageOver = Literal["contributors", "all", "precision", "inverse"]
 
 
 def finished_only(progress: Progress) -> Floats:
-    """A[u,l] = 1[finished everything]/K, where K devices did; nothing if nobody did."""
-    finished = progress.finished.astype(np.float64)
-    share = finished / max(1.0, finished.sum())
+    """A[u,l] = |D_u| 1[finished everything] / Σ_w |D_w| 1[finished everything]; zero if no device finished."""
+    finished = _weighed(progress.finished.astype(np.float64), progress)
+    share = finished / (finished.sum() or 1.0)
     return np.repeat(share[:, None], progress.layers, axis=1)
+
+
+def _weighed(share: Floats, progress: Progress) -> Floats:
+    """Multiply rows by each device's amount of data, relative to the mean of the cohort."""
+    if progress.amounts is None:
+        return share
+    relative = progress.amounts / progress.amounts.mean()
+    return share * relative.reshape(-1, *([1] * (share.ndim - 1)))
 
 
 class Knowledge:
@@ -72,13 +80,14 @@ def layerwise(
     """
     delivered = progress.delivered.astype(np.float64)
     if average_over == "all":
-        over_all: Floats = delivered / progress.z.size
+        over_all: Floats = _weighed(delivered, progress) / progress.z.size
         return over_all
     if average_over == "inverse":
         # A device sits out, or has a chance; whoever delivered had one.
         taking_part = max(1, int(np.count_nonzero(progress.rate > 0)))
         inverse: Floats = np.where(delivered > 0, delivered / np.maximum(taking_part * progress.pi, 1e-300), 0.0)
-        return inverse
+        return _weighed(inverse, progress)
+    delivered = _weighed(delivered, progress)
     if average_over == "precision":
         assert gradients is not None
         assert progress.batch is not None

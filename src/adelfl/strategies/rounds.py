@@ -9,9 +9,10 @@ Every synchronous method is a deadline rule, a batch rule and a U×L matrix A:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,14 @@ from adelfl.latency import Exponential, delivery_of, of_devices
 from adelfl.planner import Problem
 from adelfl.schedule import Schedule
 from adelfl.strategies.actions import Actions, Arrivals, Event, Merge, Merged, Tasks, View
-from adelfl.strategies.base import Strategy
+from adelfl.strategies.base import Strategy, check_choice
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.participation import delivery, log_p_empty
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Weigh = Literal["data", "equally"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +70,9 @@ class Progress:
     chances : callable or None
         Gives P(device u delivers layer l), shape (U, L), where layer times are not the paper's exponential ones.
     batch : ndarray of int, shape (U,), or None
-        S_u, as it was asked for; None if nobody cares.
+        S_u as requested; None if no merge rule needs it.
+    amounts : ndarray, shape (U,), or None
+        |D_u|, by which devices are weighed; None to weigh them equally.
     """
 
     z: Ints
@@ -77,6 +81,7 @@ class Progress:
     rate: Floats
     chances: Callable[[], Floats] | None = None
     batch: Ints | None = None
+    amounts: Floats | None = None
 
     @cached_property
     def pi(self) -> Floats:
@@ -132,9 +137,25 @@ class Outcome:
 
 
 class RoundStrategy(Strategy):
-    """A synchronous method: rounds, each with one deadline, whose devices all start from the same weights."""
+    """A synchronous method: rounds, each with one deadline, whose devices all start from the same weights.
+
+    Parameters
+    ----------
+    problem : Problem
+    weigh : {"data", "equally"}
+        Whether devices are weighed by the samples that they hold, as in FedAvg, or equally, as in the paper.
+    """
 
     _t = 0  # the round that is going on, from 0
+
+    def __init__(self, problem: Problem, *, weigh: Weigh = "equally") -> None:
+        super().__init__(problem)
+        check_choice("weigh", weigh, Weigh)
+        self.weigh: Weigh = weigh
+
+    def labelled(self, said: Sequence[str]) -> str:
+        """Name equal weights, where they are not the method's default."""
+        return super().labelled([*said, *(["equal weights"] if self.options.get("weigh") == "equally" else [])])
 
     @abstractmethod
     def orders(self, t: int, devices: Ints) -> Orders:
@@ -221,8 +242,9 @@ class RoundStrategy(Strategy):
         """Return how far the devices of a round came, beside how far they were expected to come."""
         tasks, s = event.tasks, self.problem
         L, E, T = s.layers, tasks.steps, tasks.cutoff
+        amounts = None if self.weigh == "equally" or s.amounts is None else s.amounts[tasks.devices]
         if np.isinf(T):
-            return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0))
+            return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0), amounts=amounts)
         P, B = self.believed(tasks.devices)
         scale = _cost(tasks)
         cost, B = np.maximum(tasks.batch * scale, 1e-300), B * scale
@@ -236,7 +258,7 @@ class RoundStrategy(Strategy):
                 found = delivery_of(believed, cost / P, B, np.full(asked.size, T), L, when)
                 return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * found, 0.0)
 
-        return Progress(event.z, L, E, rate, chances, tasks.batch)
+        return Progress(event.z, L, E, rate, chances, tasks.batch, amounts)
 
 
 def _cost(tasks: Tasks) -> Floats | float:

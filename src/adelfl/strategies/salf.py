@@ -11,7 +11,7 @@ from __future__ import annotations
 from adelfl.planner import Problem
 from adelfl.strategies.base import check_choice
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh, fixed_batch
 from adelfl.theory.gradient_stats import GradientStats
 
 
@@ -26,14 +26,21 @@ class Salf(RoundStrategy):
         old weights; or what :func:`adelfl.strategies.merge.layerwise` has besides.
     correction : {"unbiased", "none", "adaptive"}
         With or without 1/(1 − p), or with what of it pays.
+    weigh : {"data", "equally"}
+        Weigh devices by the samples that they hold, or equally.
     """
 
     name = "salf"
 
     def __init__(
-        self, problem: Problem, *, average_over: AverageOver = "contributors", correction: Correction = "unbiased"
+        self,
+        problem: Problem,
+        *,
+        average_over: AverageOver = "contributors",
+        correction: Correction = "unbiased",
+        weigh: Weigh = "data",
     ) -> None:
-        super().__init__(problem)
+        super().__init__(problem, weigh=weigh)
         check_choice("average_over", average_over, AverageOver)
         check_choice("correction", correction, Correction)
         self.average_over: AverageOver = average_over

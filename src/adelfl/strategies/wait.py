@@ -2,7 +2,7 @@
 
 McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
 
-    w ← w − η (1/K) Σ_u g_u          over the K devices that are there; a round lasts as long as the slowest of them
+    w ← w − η Σ_u |D_u| g_u / Σ_u |D_u|      over the devices that take part; a round lasts as long as the slowest
 """
 
 from __future__ import annotations
@@ -11,19 +11,30 @@ import math
 
 import numpy as np
 
+from adelfl.planner import Problem
 from adelfl.strategies.merge import finished_only
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh
 
 
 class Wait(RoundStrategy):
-    """FedAvg; a round that would end after T_max does not happen."""
+    """FedAvg; a round that would end after T_max does not happen.
+
+    Parameters
+    ----------
+    problem : Problem
+    weigh : {"data", "equally"}
+        Weigh devices by the samples that they hold, or equally.
+    """
 
     name = "wait"
+
+    def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
+        super().__init__(problem, weigh=weigh)
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, no deadline."""
         return Orders(math.inf, self.problem.within_data(np.full(devices.size, self.problem.batch), devices))
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """A = 1/K for those who finished, which is everybody unless some dropped out."""
+        """A = |D_u| / Σ |D_w| for the devices that finished: all of them unless some dropped out."""
         return finished_only(progress)
