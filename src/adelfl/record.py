@@ -224,6 +224,13 @@ class RunRecord:
         """Configuration, seed, versions, strategy, schedule."""
         return self._read("run.json", {"config", "seed", "strategy", "label", "budget", "rounds", "layers", "devices"})
 
+    @staticmethod
+    def steps_of(about: Mapping[str, Any]) -> int:
+        """E of a run with this run.json, as configured or chosen."""
+        config = about["config"]
+        section = config.get("training") or config.get("flower") or {}
+        return max(1, int(about.get("local_iterations") or section.get("local_iterations", 1)))
+
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The summary, or None while the run is not finished."""

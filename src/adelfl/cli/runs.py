@@ -273,7 +273,7 @@ def _title(said: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - Run
     paper = not said.latency.model_fields_set and said.fleet.latency is None  # the law that depth is defined by
     time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth and paper else f"{about['budget']:.4g} s"
     who = f"{t.cohort} of {about['devices']} devices a round" if t.cohort else f"{about['devices']} devices"
-    return f"{about['data']}, {said.model.factory or said.model.name}, {who}, {t.rounds} rounds, {time}"
+    return f"{about['data']}, {said.model.factory or said.model.name}, {who}, {about['rounds']} rounds, {time}"
 
 
 def partition(

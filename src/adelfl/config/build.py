@@ -97,6 +97,7 @@ def _build_experiment(said: RunFile) -> Experiment:
 
     from adelfl.latency import Exponential
     from adelfl.planner import Problem
+    from adelfl.planner.local_work import with_local_work
     from adelfl.runtime.server_step import ServerStep
     from adelfl.simulation import Experiment
     from adelfl.simulation.world import World, misjudged
@@ -117,16 +118,19 @@ def _build_experiment(said: RunFile) -> Experiment:
     problem = Problem(
         fleet=misjudged(fleet, said.fleet.misjudged, said.fleet.misjudged_each, seed),
         layers=len(layers),
-        rounds=t.rounds,
+        rounds=1 if t.rounds == "auto" else t.rounds,
         budget=budget,
         batch=t.batch,
         learning_rate=said.learning_rate.build(),
         constants=said.constants.build() if said.constants else _estimated(model, layers, dataset, partition, seed),
         cohort=t.cohort,
-        local_iterations=t.local_iterations,
+        local_iterations=1 if t.local_iterations == "auto" else t.local_iterations,
         latency=latency if said.latency.known else Exponential(),
         samples=None if t.oversample else partition.sizes,
     )
+    if "auto" in (t.rounds, t.local_iterations):
+        given = {"rounds": t.rounds, "steps": t.local_iterations}
+        problem = with_local_work(problem, **{key: None if n == "auto" else n for key, n in given.items()})
     kind = find_strategy(said.strategy.name)
     try:
         inspect.signature(kind).bind(problem, **said.strategy.options)
@@ -291,6 +295,7 @@ def budget_for(said: TrainingSection, fleet: Fleet, layers: int) -> float:
     if said.budget is not None:
         return said.budget_share * said.budget
     assert said.depth is not None
+    assert said.rounds != "auto" != said.local_iterations  # which load_run refuses together with depth
     steps = layers * said.local_iterations
     deadline = deadline_for_depth(said.depth, steps, fleet.compute, fleet.upload, said.batch, fleet.count)
     return said.budget_share * said.rounds * deadline

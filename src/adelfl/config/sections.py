@@ -15,9 +15,12 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.learning_rate import ConstantRate, InverseDecay
 from adelfl.planner import Constants
+from adelfl.planner.problem import MAX_LOCAL_ITERATIONS, MAX_ROUNDS
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rounds = Annotated[int, Field(ge=1, le=MAX_ROUNDS)] | Literal["auto"]
+LocalIterations = Annotated[int, Field(ge=1, le=MAX_LOCAL_ITERATIONS)] | Literal["auto"]
 
 
 class Section(BaseModel):

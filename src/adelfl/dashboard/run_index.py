@@ -205,7 +205,9 @@ def _details(about: dict[str, Any]) -> Card:
         "nodes": as_texts(about.get("nodes")),
         "notes": as_texts(about.get("notes")),
         "started": as_number(about.get("started")),
-        "iterations": max(1, as_count(said.get("local_iterations"))) if isinstance(said, dict) else 1,
+        "iterations": max(1, as_count(about.get("local_iterations", said.get("local_iterations"))))
+        if isinstance(said, dict)
+        else 1,
         "deadlines": [as_number(v) or 0.0 for v in deadlines] if isinstance(deadlines, list) else [],
         "versions": {
             as_text(k): as_text(v)

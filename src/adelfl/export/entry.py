@@ -98,9 +98,7 @@ class Source:
     @property
     def _steps(self) -> int:
         """E·L: what a device that finishes everything finishes."""
-        config = self.about["config"]
-        said = config.get("training") or config.get("flower") or {}
-        return len(self.about["layers"]) * int(said.get("local_iterations", 1))
+        return len(self.about["layers"]) * RunRecord.steps_of(self.about)
 
 
 class Log(Protocol):

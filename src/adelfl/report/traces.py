@@ -167,7 +167,7 @@ def _check(record: RunRecord) -> None:
 def _trace(record: RunRecord, rows: list[dict[str, Any]]) -> Trace:
     about = record.about
     L = len(about["layers"])
-    steps = L * _local_iterations(about["config"])
+    steps = L * record.steps_of(about)
     done = [row for row in rows if row["round"] > 0]
     looked = [row for row in rows if row["accuracy"] is not None or row["loss"] is not None]
     coverage, batches, depths, asked, refused = np.zeros((len(done), L)), [], [], [], Counter[str]()
@@ -237,11 +237,6 @@ def _refused(row: Mapping[str, Any]) -> dict[str, int]:
         if count:
             found[reason] = found.get(reason, 0) + count
     return found
-
-
-def _local_iterations(config: Mapping[str, Any]) -> int:
-    section = config.get("training", config.get("flower", {}))
-    return max(1, int(section.get("local_iterations", 1)))
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:

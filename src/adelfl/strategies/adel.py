@@ -23,7 +23,7 @@ from adelfl.planner.population import Population
 from adelfl.schedule import Schedule
 from adelfl.strategies.base import check_choice
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
-from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, Progress, RoundStrategy, check_schedule
+from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, Progress, RoundStrategy, Weigh, check_schedule
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory
 
@@ -54,6 +54,8 @@ class Adel(RoundStrategy):
         Whether to choose the number of rounds too.
     max_rounds : int, optional
         The most that may be chosen; by default four times the given number.
+    weigh : {"data", "equally"}
+        Weigh devices by the samples that they hold, or equally.
     """
 
     name = "adel"
@@ -70,8 +72,9 @@ class Adel(RoundStrategy):
         correction: Correction = "adaptive",
         rounds: Rounds = "given",
         max_rounds: int | None = None,
+        weigh: Weigh = "data",
     ) -> None:
-        super().__init__(problem)
+        super().__init__(problem, weigh=weigh)
         for key, value, allowed in (
             ("batch_scale", batch_scale, BatchScale),
             ("deadlines", deadlines, Deadlines),
@@ -173,7 +176,10 @@ class Adel(RoundStrategy):
             sizes = self._schedule.batch_sizes(t, self.problem.group[devices])
             return Orders(T, self.problem.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
-        sizes = np.maximum(1.0, np.floor(self._m[t] * P / self.problem.local_iterations * (T - B) / T))
+        sizes = self._m[t] * P * (T - B) / T
+        if self.problem.local_iterations > 1:
+            sizes = np.maximum(sizes / self.problem.local_iterations, np.minimum(sizes, self.problem.batch))
+        sizes = np.maximum(1.0, np.floor(sizes))
         takes_part = B < T
         if self._given:
             takes_part &= ~self._schedule.sits_out[self.problem.group[devices]]
@@ -301,7 +307,7 @@ class Adel(RoundStrategy):
         s = self.problem
         share = 1.0 if s.cohort is None else s.cohort / s.devices
         return Population(
-            P=compute / s.local_iterations,
+            P=compute,
             B=upload,
             count=count,
             chance=share * there,
@@ -322,7 +328,7 @@ class Adel(RoundStrategy):
             rho_c=c.rho_c,
             Delta1=c.Delta1,
             batch_scale=self.batch_scale,
-            uniform=self.deadlines == "uniform",
+            uniform=self.deadlines == "uniform" or self.problem.local_iterations > 1,
             effort=effort,
         )
 
