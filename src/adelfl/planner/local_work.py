@@ -25,7 +25,7 @@ from adelfl.planner.problem import MAX_LOCAL_ITERATIONS, MAX_ROUNDS, Problem
 
 Floats = NDArray[np.float64]
 
-_HOMOGENEOUS, _HETEROGENEOUS = 18.0, 15.0  # a and b, fitted on digits (docs/beyond.md)
+_HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/beyond.md)
 _LEAST = 4  # batches of S that a step of all devices takes at least
 _FASTEST = 4.0  # times the median device's steps: the most that any device does
 _SPARE = 1.13  # mean layers that a step is given, over L
