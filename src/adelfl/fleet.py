@@ -23,6 +23,11 @@ MAX_DEVICES = 100_000_000
 MAX_RATE = 1e30
 """So is a device that is faster than this, or whose upload takes longer; products of both must stay numbers."""
 
+COLUMNS = ("compute", "upload", "count", "name", "samples", "overhead", "spread")
+"""Of a CSV file that describes a fleet."""
+
+_MOST = {"overhead": 1e9, "spread": 10.0}
+
 
 def _vector(name: str, value: ArrayLike, size: int) -> Floats:
     array = np.asarray(value, dtype=np.float64)
@@ -60,6 +65,11 @@ class Fleet:
     samples : ndarray or None, shape (groups,)
         How many training samples each device of the group holds, infinite where that is not known; batches are no
         larger. None: not known for any.
+    overhead : ndarray or None, shape (groups,)
+        s₀: what a step costs besides its samples, in samples: a layer takes (S + s₀)/P_u on average. None for 0.
+    spread : ndarray or None, shape (groups,)
+        Standard deviation of a layer's time over its mean (a gamma law): from 0 for steady times to 1 for the paper's
+        exponential ones, or more. None for 1.
     """
 
     compute: Floats
@@ -67,6 +77,8 @@ class Fleet:
     count: Ints
     names: tuple[str, ...] = ()
     samples: Floats | None = None
+    overhead: Floats | None = None
+    spread: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.compute.size == 0:
@@ -90,6 +102,10 @@ class Fleet:
         if self.samples is not None:
             right = (self.samples >= 1) & (self.samples == np.floor(self.samples))
             self._require("samples", self.samples, right, "a whole number of at least 1")
+        for key, given in (("overhead", self.overhead), ("spread", self.spread)):
+            if given is not None:
+                right = (given >= 0) & (given <= _MOST[key])
+                self._require(key, given, right, f"zero or a positive number, at most {_MOST[key]:g}")
         devices = float(self.count.sum(dtype=np.float64))
         if devices > MAX_DEVICES:
             raise ConfigError(f"count adds up to {devices:,.0f} devices; at most {MAX_DEVICES:,} are supported")
@@ -107,6 +123,8 @@ class Fleet:
         count: ArrayLike = 1,
         names: Sequence[str] = (),
         samples: ArrayLike | None = None,
+        overhead: ArrayLike | None = None,
+        spread: ArrayLike | None = None,
     ) -> Fleet:
         """Build a fleet from numbers or arrays, one entry per group of alike devices.
 
@@ -122,8 +140,13 @@ class Fleet:
             A name per group; by default devices are called by their position.
         samples : array_like, optional
             Training samples that each device of a group holds; infinite, or None for all, where that is not known.
+        overhead : array_like, optional
+            Samples' worth of time that each step costs besides its samples; zero by default.
+        spread : array_like, optional
+            Standard deviation of a layer's time over its mean; 1 by default.
         """
-        size = max((np.size(v) for v in (compute, upload, count, () if samples is None else samples)), default=0)
+        optional = (samples, overhead, spread)
+        size = max(np.size(v) for v in (compute, upload, count, *(v for v in optional if v is not None)))
         if any(np.size(v) == 0 for v in (compute, upload, count)):
             size = 0
         counts = _vector("count", count, size)
@@ -136,7 +159,10 @@ class Fleet:
             _vector("upload", upload, size),
             np.minimum(counts, 4e18).astype(np.int64),
             tuple(names),
-            None if samples is None else _vector("samples", samples, size),
+            *(
+                None if v is None else _vector(key, v, size)
+                for key, v in zip(("samples", "overhead", "spread"), optional, strict=True)
+            ),
         )
 
     @classmethod
@@ -193,15 +219,15 @@ class Fleet:
 
     @classmethod
     def from_csv(cls, path: str | Path) -> Fleet:
-        """Read a fleet from a CSV file with the column compute, and optionally upload, count, name and samples."""
+        """Read a fleet from a CSV file with the column compute, and optionally those of :data:`COLUMNS`."""
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
                 header, *rows = [row for row in csv.reader(file) if row] or [[]]
         except (OSError, UnicodeDecodeError, csv.Error) as trouble:
             raise ConfigError(f"{path}: cannot be read as a CSV file ({trouble})") from None
         header = [word.strip() for word in header]
-        if unknown := [word for word in header if word not in ("compute", "upload", "count", "name", "samples")]:
-            allowed = "compute, upload, count, name and samples"
+        if unknown := [word for word in header if word not in COLUMNS]:
+            allowed = f"{', '.join(COLUMNS[:-1])} and {COLUMNS[-1]}"
             raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are {allowed}")
         if "compute" not in header:
             raise ConfigError(f"{path}: column 'compute' is missing; the first line must name the columns")
@@ -211,7 +237,7 @@ class Fleet:
             if len(row) != len(header):
                 raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
         columns = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else {}
-        keys = ("compute", "upload", "count", "samples")
+        keys = [key for key in COLUMNS if key != "name"]
         numbers = {key: _numbers(path, key, columns[key]) for key in keys if key in columns}
         try:
             return cls.of(
@@ -219,7 +245,7 @@ class Fleet:
                 numbers.get("upload", 0.0),
                 numbers.get("count", 1),
                 columns.get("name", tuple(f"row {i + 2}" for i in range(len(rows)))),
-                numbers.get("samples"),
+                *(numbers.get(key) for key in ("samples", "overhead", "spread")),
             )
         except ConfigError as trouble:
             raise ConfigError(f"{path}: {trouble}") from None
@@ -241,5 +267,5 @@ class Fleet:
     def subset(self, keep: NDArray[np.bool_]) -> Fleet:
         """The groups where ``keep`` is true."""
         names = tuple(n for n, k in zip(self.names, keep, strict=True) if k) if self.names else ()
-        samples = None if self.samples is None else self.samples[keep]
-        return Fleet(self.compute[keep], self.upload[keep], self.count[keep], names, samples)
+        optional = (None if v is None else v[keep] for v in (self.samples, self.overhead, self.spread))
+        return Fleet(self.compute[keep], self.upload[keep], self.count[keep], names, *optional)

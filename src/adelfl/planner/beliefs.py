@@ -56,7 +56,7 @@ class Beliefs:
     def observe(
         self,
         devices: Ints,
-        batch: Ints,
+        batch: Ints | Floats,
         work: Floats,
         seconds: Floats,
         upload: Floats,
@@ -69,8 +69,8 @@ class Beliefs:
         ----------
         devices : ndarray of int
             Who was asked.
-        batch : ndarray of int
-            S_u; 0 for who was not asked after all.
+        batch : ndarray
+            S_u, or S_u + s₀ where steps have an overhead; 0 for a device that was not asked after all.
         work : ndarray
             What came, in mean layers.
         seconds : ndarray

@@ -63,8 +63,9 @@ def _steps(problem: Problem, seconds: Floats | float) -> Floats:
     """E_u of each group in rounds of some length, shape (..., groups)."""
     fleet, S = problem.fleet, problem.batch
     held = S if fleet.samples is None else np.minimum(S, fleet.samples)
+    cost = (held + (0.0 if fleet.overhead is None else fleet.overhead)) * problem.layers * _SPARE
     left = np.maximum(np.asarray(seconds, dtype=np.float64)[..., None] - fleet.upload, 0.0)
-    return np.asarray(fleet.compute * left / (held * problem.layers * _SPARE), dtype=np.float64)
+    return np.asarray(fleet.compute * left / cost, dtype=np.float64)
 
 
 def _best_rounds(problem: Problem, steps: int | None) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.latency import Exponential, LatencyModel, delivery_of
+from adelfl.latency import Exponential, LatencyModel, delivery_of, for_plans
 from adelfl.planner.grouping import slowest_front
 from adelfl.planner.problem import Problem
 from adelfl.theory.gradient_stats import GradientStats
@@ -38,6 +38,8 @@ class Population:
         How those who deliver are averaged.
     samples : ndarray, shape (groups,), or None
         How many samples a device holds, which its batches do not exceed; None for no bound.
+    overhead : ndarray, shape (groups,), or float
+        s₀: what a step costs besides its samples.
     """
 
     P: Floats
@@ -50,6 +52,7 @@ class Population:
     latency: LatencyModel = field(default_factory=Exponential)
     weighting: Weighting = "precision"
     samples: Floats | None = None
+    overhead: Floats | float = 0.0
 
     @classmethod
     def of(cls, problem: Problem, weighting: Weighting = "precision") -> Population:
@@ -63,9 +66,10 @@ class Population:
             layers=problem.layers,
             spread=problem.spread,
             memory=memory(problem.eta, problem.constants.rho_c),
-            latency=problem.latency,
+            latency=for_plans(problem.latency),
             weighting=weighting,
             samples=problem.fleet.samples,
+            overhead=0.0 if problem.fleet.overhead is None else problem.fleet.overhead,
         )
 
     def exceeds(self, T: Floats, m: float | Floats) -> bool:
@@ -77,7 +81,7 @@ class Population:
             return False
         # Batches grow with T and m: only rounds that no other one matches in both need to be looked at.
         for t in slowest_front(-m, T):
-            if np.any(np.floor(m[t] * self.P * np.maximum(T[t] - self.B, 0.0) / T[t]) > self.samples):
+            if np.any(np.floor(m[t] * self.P * np.maximum(T[t] - self.B, 0.0) / T[t] - self.overhead) > self.samples):
                 return True
         return False
 
@@ -88,7 +92,8 @@ class Population:
             return self
         samples = None if self.samples is None else self.samples[fits]
         P, B, count, chance = (v[fits] for v in (self.P, self.B, self.count, self.chance))
-        return replace(self, P=P, B=B, count=count, chance=chance, samples=samples)
+        overhead = np.broadcast_to(self.overhead, self.P.shape)[fits]
+        return replace(self, P=P, B=B, count=count, chance=chance, samples=samples, overhead=overhead)
 
     def condensed(self, groups: int) -> Population:
         """Nearly the same population in fewer groups: near in speed, then in upload; with the mean of 1/P and of B."""
@@ -114,7 +119,8 @@ class Population:
 
         samples = None if self.samples is None else mean(self.samples)
         P, B, chance = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance)
-        return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples)
+        overhead = mean(np.broadcast_to(self.overhead, self.P.shape))
+        return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples, overhead=overhead)
 
     def noise(self, T: Floats, m: Floats, nodes: int) -> Floats:
         """N(T, m), broadcast over both; infinite where nobody's upload fits."""
@@ -122,10 +128,10 @@ class Population:
         T_, m_ = T[..., None], m[..., None]
         fits = self.B < T_
         # Half a sample less, on average, than what rule B3 rounds down.
-        S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5)
+        S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5 - self.overhead)
         if self.samples is not None:
             S = np.minimum(S, self.samples)
-        pi = delivery_of(self.latency, S / self.P, self.B, T_, self.layers) * (self.chance * fits)[..., None]
+        pi = delivery_of(self.latency, (S + self.overhead) / self.P, self.B, T_, self.layers) * (self.chance * fits)[..., None]
         v = precision(S, self.spread, self.memory) if self.weighting == "precision" else 1.0
         found = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
         return np.where(np.isfinite(found) & fits.any(axis=-1), found, np.inf)

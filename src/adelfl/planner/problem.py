@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
-from adelfl.latency import Exponential, LatencyModel
+from adelfl.latency import Exponential, LatencyModel, of_fleet
 from adelfl.learning_rate import InverseDecay, LearningRate, as_learning_rate
 from adelfl.schedule import MAX_COUNT
 from adelfl.theory.gradient_stats import GradientStats
@@ -174,6 +174,8 @@ class Problem:
             if self.cohort > self.fleet.size:
                 raise ConfigError(f"cohort must be at most the fleet's {self.fleet.size} devices, not {self.cohort}")
         object.__setattr__(self, "learning_rate", as_learning_rate(self.learning_rate))
+        spread = None if self.fleet.spread is None else self.fleet.spread[self.group]
+        object.__setattr__(self, "latency", of_fleet(self.latency, spread))
         eta = np.asarray(self.eta)
         if eta.shape != (self.rounds,) or not np.all(np.isfinite(eta) & (eta > 0)):
             raise ConfigError(f"learning_rate must give {self.rounds} positive numbers, one per round")
@@ -244,6 +246,11 @@ class Problem:
     def upload(self) -> Floats:
         """B_u of each device, shape (N,)."""
         return self.fleet.upload[self.group]
+
+    @cached_property
+    def overhead(self) -> Floats:
+        """s₀ of each device, shape (N,)."""
+        return np.zeros(self.devices) if self.fleet.overhead is None else self.fleet.overhead[self.group]
 
     @cached_property
     def held(self) -> Floats | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from adelfl.clock import monotonic
 from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.latency import for_plans
 from adelfl.planner import exact, noise_plan, trust_region
 from adelfl.planner.admit import SittingOut, admit
 from adelfl.planner.exact import Optimum
@@ -92,7 +93,7 @@ class Solution:
         """Uniform deadlines and the baseline batch size: what one would do without a plan."""
         p = self.problem
         sizes = (p.layers, p.rounds, p.budget, p.batch)
-        return Schedule.uniform(p.fleet, *sizes, p.local_iterations, p.cohort, p.latency)
+        return Schedule.uniform(p.fleet, *sizes, p.local_iterations, p.cohort, for_plans(p.latency))
 
     @cached_property
     def first_layer_empty(self) -> tuple[float, float]:
@@ -220,7 +221,7 @@ def plan(
         sits_out=~keep,
         cohort=problem.cohort,
         local_iterations=problem.local_iterations,
-        latency=problem.latency,
+        latency=for_plans(problem.latency),
     )
     seconds = monotonic() - start
     return Solution(
@@ -273,7 +274,7 @@ def _plan_tight(problem: Problem, *, strict: bool) -> Solution:
         sits_out=out,
         cohort=problem.cohort,
         local_iterations=problem.local_iterations,
-        latency=problem.latency,
+        latency=for_plans(problem.latency),
     )
     smallest = schedule.batch_sizes(int(np.argmin(best.T)))
     alone = np.flatnonzero((smallest == 1) & ~out)

@@ -65,7 +65,8 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     scale = 1.0 if tasks.width is None else tasks.width**2
     rng, when = rng_for(world.seed, "latency", number), f"round {number + 1}"
     latency = of_devices(world.latency, devices)
-    times = layer_times_of(latency, rng, tasks.batch * scale / world.speed(devices, now), E * L, L, when)
+    samples = (tasks.batch + world.overhead[devices]) * scale
+    times = layer_times_of(latency, rng, samples / world.speed(devices, now), E * L, L, when)
     finished = np.cumsum(times, axis=1)
     upload = upload_times_of(latency, rng, world.upload[devices] * scale, L, when)
     whole = upload if upload.ndim == 1 else upload[:, -1]

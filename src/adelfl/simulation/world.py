@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.fleet import Fleet
-from adelfl.latency import Exponential, LatencyModel
+from adelfl.latency import Exponential, LatencyModel, of_fleet
 from adelfl.seeds import rng_for
 
 Floats = NDArray[np.float64]
@@ -55,6 +55,10 @@ class World:
     churn: float = 0.0
     unhurried: bool = False
 
+    def __post_init__(self) -> None:
+        spread = None if self.fleet.spread is None else self.fleet.spread[self._group]
+        object.__setattr__(self, "latency", of_fleet(self.latency, spread))
+
     @cached_property
     def _group(self) -> Ints:
         return np.repeat(np.arange(self.fleet.groups), self.fleet.count)
@@ -68,6 +72,11 @@ class World:
     def upload(self) -> Floats:
         """B_u of every device."""
         return self.fleet.upload[self._group]
+
+    @cached_property
+    def overhead(self) -> Floats:
+        """s₀ of every device."""
+        return np.zeros(self._group.size) if self.fleet.overhead is None else self.fleet.overhead[self._group]
 
     @cached_property
     def _walk(self) -> Floats:

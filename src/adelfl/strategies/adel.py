@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.latency import Exponential, delivery_of, of_devices, work_of
+from adelfl.latency import Exponential, delivery_of, for_plans, of_devices, work_of
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.noise_plan import QUICK, THOROUGH, BatchScale, Effort, NoisePlan, best_rounds, solve
@@ -99,7 +99,8 @@ class Adel(RoundStrategy):
         self.average_over: AverageOver = average_over
         self.correction: Correction = correction
         self.knowledge = Knowledge(problem)
-        variation = getattr(getattr(problem.latency, "law", None), "variation", 1.0)
+        law = getattr(problem.latency, "law", None)
+        variation = getattr(for_plans(problem.latency), "spread", 1.0) if law is None else law.variation
         self.beliefs = Beliefs(problem.compute, problem.upload, variation)
         by_speed = np.argsort(problem.compute, kind="stable")
         places = np.linspace(0, problem.devices - 1, min(problem.devices, _SAMPLE)).round().astype(np.int64)
@@ -176,9 +177,10 @@ class Adel(RoundStrategy):
             sizes = self._schedule.batch_sizes(t, self.problem.group[devices])
             return Orders(T, self.problem.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
-        sizes = self._m[t] * P * (T - B) / T
-        if self.problem.local_iterations > 1:
-            sizes = np.maximum(sizes / self.problem.local_iterations, np.minimum(sizes, self.problem.batch))
+        time, overhead, E = self._m[t] * P * (T - B) / T, self.problem.overhead[devices], self.problem.local_iterations
+        sizes = time - overhead
+        if E > 1:
+            sizes = np.maximum(time / E - overhead, np.minimum(sizes, self.problem.batch))
         sizes = np.maximum(1.0, np.floor(sizes))
         takes_part = B < T
         if self._given:
@@ -206,12 +208,13 @@ class Adel(RoundStrategy):
             latency, L = self.problem.latency, self.problem.layers
             through = o.z >= L * self.problem.local_iterations
             when = f"round {o.t + 1}"
+            cost = np.where(o.batch > 0, o.batch + self.problem.overhead[o.devices], 0.0)
             work, silence = work_of(latency, o.z, L, when), None
             if type(latency) is not Exponential:  # a class derived from it has chances of its own
-                mean = np.maximum(o.batch, 1) / self.beliefs.compute(o.devices)
+                mean = np.maximum(cost, 1) / self.beliefs.compute(o.devices)
                 theirs = of_devices(latency, o.devices)
                 silence = 1.0 - delivery_of(theirs, mean, np.zeros(mean.size), o.seconds, L, when)[:, -1]
-            self.beliefs.observe(o.devices, o.batch, work, o.seconds, o.upload, through, silence)
+            self.beliefs.observe(o.devices, cost, work, o.seconds, o.upload, through, silence)
         t = o.t + 1
         if t >= self._rounds or o.left <= 0:
             return
@@ -255,7 +258,8 @@ class Adel(RoundStrategy):
     def _first_plan(self) -> Schedule:
         s = self.problem
         fleet = s.fleet
-        population = self._crew(0, fleet.compute, fleet.upload, fleet.count.astype(np.float64), np.ones(fleet.groups))
+        n, overhead = fleet.count.astype(np.float64), fleet.overhead
+        population = self._crew(0, fleet.compute, fleet.upload, n, np.ones(fleet.groups), overhead=overhead)
         found = self._solve(population, 0, s.budget, THOROUGH)
         holding = self._first_crew_by_data()
         if holding is not None and holding.exceeds(found.T, found.m):
@@ -268,7 +272,7 @@ class Adel(RoundStrategy):
             sits_out=fleet.upload >= found.T.max(),
             cohort=s.cohort,
             local_iterations=s.local_iterations,
-            latency=s.latency,
+            latency=for_plans(s.latency),
         )
         if type(s.latency) is Exponential:
             self._expected = _times_filled(schedule)
@@ -290,20 +294,29 @@ class Adel(RoundStrategy):
         alike, count = np.unique(np.stack([s.group, s.held]), axis=1, return_counts=True)
         group, held = alike[0].astype(np.int64), alike[1]
         P, B = s.fleet.compute[group], s.fleet.upload[group]
-        return self._crew(0, P, B, count.astype(np.float64), np.ones(group.size), held)
+        overhead = None if s.fleet.overhead is None else s.fleet.overhead[group]
+        return self._crew(0, P, B, count.astype(np.float64), np.ones(group.size), held, overhead)
 
     def _plan(self, t: int, left: float) -> NoisePlan:
         """The rounds from t on, with what is believed by now."""
         b, some = self.beliefs, self._sample
         count = np.full(some.size, self.problem.devices / some.size)
         held = None if self.problem.held is None else self.problem.held[some]
-        population = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some), held)
+        overhead = self.problem.overhead[some]
+        population = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some), held, overhead)
         return self._solve(population, t, left, QUICK)
 
     def _crew(
-        self, t: int, compute: Floats, upload: Floats, count: Floats, there: Floats, held: Floats | None = None
+        self,
+        t: int,
+        compute: Floats,
+        upload: Floats,
+        count: Floats,
+        there: Floats,
+        held: Floats | None = None,
+        overhead: Floats | None = None,
     ) -> Population:
-        """Devices of such speeds, uploads and data, so many of each, who take part so often if they are asked."""
+        """Return groups of devices with these costs, numbers, probabilities of being there and amounts of data."""
         s = self.problem
         share = 1.0 if s.cohort is None else s.cohort / s.devices
         return Population(
@@ -314,9 +327,10 @@ class Adel(RoundStrategy):
             layers=s.layers,
             spread=self.knowledge.spread,
             memory=self._memory(t),
-            latency=s.latency,
+            latency=for_plans(s.latency),
             weighting=self._weighting,
             samples=held,
+            overhead=0.0 if overhead is None else overhead,
         )
 
     def _solve(self, population: Population, t: int, budget: float, effort: Effort) -> NoisePlan:

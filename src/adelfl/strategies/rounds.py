@@ -247,7 +247,7 @@ class RoundStrategy(Strategy):
             return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0), amounts=amounts)
         P, B = self.believed(tasks.devices)
         scale = _cost(tasks)
-        cost, B = np.maximum(tasks.batch * scale, 1e-300), B * scale
+        cost, B = np.maximum((tasks.batch + s.overhead[tasks.devices]) * scale, 1e-300), B * scale
         asked = tasks.batch > 0
         rate = np.where(asked, P * np.maximum(T - B, 0.0) / cost, 0.0)
         chances, absent = None, self.absent(tasks.devices)
