@@ -66,7 +66,7 @@ def describe(said: RunFile, experiment: Experiment) -> dict[str, Any]:
     """All that decides what a run computes, for its run.json."""
     from adelfl.simulation.recording import describe as describe_experiment
 
-    found = {"config": said.model_dump(mode="json"), "inputs": said.fingerprints()}
+    found: dict[str, Any] = {"config": said.model_dump(mode="json"), "inputs": said.fingerprints()}
     if said.training.local_iterations == "auto":
         found["local_iterations"] = experiment.strategy.problem.local_iterations
     return found | describe_experiment(experiment)

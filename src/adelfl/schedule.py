@@ -38,7 +38,8 @@ class Schedule:
     m : float, ndarray of shape (R,), or None
         Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋): one for all rounds, or one per round.
     batch : int or None
-        Fixed batch size; exactly one of m and batch is given.
+        Fixed batch size; with m and several local iterations, the batch that no step falls below as long as a device
+        has the time for one such step.
     sits_out : ndarray of bool, shape (groups,)
         Groups that the plan leaves out of every round.
     cohort : int or None
@@ -62,7 +63,7 @@ class Schedule:
     latency: LatencyModel = field(default_factory=Exponential)
 
     def __post_init__(self) -> None:
-        if (self.m is None) == (self.batch is None):
+        if (self.m is None) == (self.batch is None) and (self.batch is None or self.local_iterations == 1):
             raise ConfigError("a schedule needs either a batch scale m or one fixed batch size, not both")
         if self.cohort is not None and self.cohort >= self.fleet.size:
             object.__setattr__(self, "cohort", None)
@@ -134,7 +135,11 @@ class Schedule:
             sizes = np.full((*T.shape[:-1], P.size), float(self.batch or 0))
         else:
             m = np.broadcast_to(self.m, self.deadlines.shape)[t]
-            sizes = np.maximum(1.0, np.floor(np.asarray(m)[..., None] * P * (T - B) / T - self._overhead[chosen]))
+            time, s0 = np.asarray(m)[..., None] * P * (T - B) / T, self._overhead[chosen]
+            sizes = time - s0
+            if self.batch is not None:
+                sizes = np.maximum(sizes, np.minimum(time * self.local_iterations - s0, self.batch))
+            sizes = np.maximum(1.0, np.floor(sizes))
         return np.where((B < T) & ~out, self._at_most(sizes, chosen), 0.0).astype(np.int64)
 
     def rates(self, t: int | slice = slice(None)) -> Floats:

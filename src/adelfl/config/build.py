@@ -297,7 +297,8 @@ def budget_for(said: TrainingSection, fleet: Fleet, layers: int) -> float:
     assert said.depth is not None
     assert said.rounds != "auto" != said.local_iterations  # which load_run refuses together with depth
     steps = layers * said.local_iterations
-    deadline = deadline_for_depth(said.depth, steps, fleet.compute, fleet.upload, said.batch + (0.0 if fleet.overhead is None else fleet.overhead), fleet.count)
+    batch = said.batch if fleet.overhead is None else said.batch + fleet.overhead
+    deadline = deadline_for_depth(said.depth, steps, fleet.compute, fleet.upload, batch, fleet.count)
     return said.budget_share * said.rounds * deadline
 
 

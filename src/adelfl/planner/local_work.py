@@ -28,7 +28,8 @@ Floats = NDArray[np.float64]
 _HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/beyond.md)
 _LEAST = 4  # batches of S that a step of all devices takes at least
 _FASTEST = 4.0  # times the median device's steps: the most that any device does
-_SPARE = 1.13  # mean layers that a step is given, over L
+SPARE = 1.13
+"""Mean layers that a step is given, over L."""
 
 
 def half_worth(problem: Problem) -> float:
@@ -63,7 +64,7 @@ def _steps(problem: Problem, seconds: Floats | float) -> Floats:
     """E_u of each group in rounds of some length, shape (..., groups)."""
     fleet, S = problem.fleet, problem.batch
     held = S if fleet.samples is None else np.minimum(S, fleet.samples)
-    cost = (held + (0.0 if fleet.overhead is None else fleet.overhead)) * problem.layers * _SPARE
+    cost = (held + (0.0 if fleet.overhead is None else fleet.overhead)) * problem.layers * SPARE
     left = np.maximum(np.asarray(seconds, dtype=np.float64)[..., None] - fleet.upload, 0.0)
     return np.asarray(fleet.compute * left / cost, dtype=np.float64)
 
@@ -75,7 +76,7 @@ def _best_rounds(problem: Problem, steps: int | None) -> int:
     enough = np.minimum(E, 1.0) @ n >= min(float(_LEAST), 0.5 * float(n.sum()))
     if not enough.any():
         raise InfeasibleBudgetError(
-            f"no number of rounds fits into {problem.budget:.4g} s: in a single one the devices together take fewer than "
+            f"no number of rounds fits into {problem.budget:.4g} s: even in one the devices together take fewer than "
             f"{_LEAST} batches of {problem.batch} samples; give more time, or a smaller batch",
             binding="the time of all devices together",
             smallest_budget=None,

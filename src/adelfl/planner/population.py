@@ -131,7 +131,10 @@ class Population:
         S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5 - self.overhead)
         if self.samples is not None:
             S = np.minimum(S, self.samples)
-        pi = delivery_of(self.latency, (S + self.overhead) / self.P, self.B, T_, self.layers) * (self.chance * fits)[..., None]
+        pi = (
+            delivery_of(self.latency, (S + self.overhead) / self.P, self.B, T_, self.layers)
+            * (self.chance * fits)[..., None]
+        )
         v = precision(S, self.spread, self.memory) if self.weighting == "precision" else 1.0
         found = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
         return np.where(np.isfinite(found) & fits.any(axis=-1), found, np.inf)

@@ -43,6 +43,8 @@ class World:
         Share of the devices that leave for good at some moment; as many again come only at some moment.
     unhurried : bool
         Whether every device delivers everything by the deadline, however slow it is: the world of the oracle.
+    clairvoyant : bool
+        Whether layer times are known beforehand, and batches cut to what fits: the world of the clairvoyant.
     """
 
     fleet: Fleet
@@ -54,6 +56,7 @@ class World:
     throttled: float = 0.0
     churn: float = 0.0
     unhurried: bool = False
+    clairvoyant: bool = False
 
     def __post_init__(self) -> None:
         spread = None if self.fleet.spread is None else self.fleet.spread[self._group]

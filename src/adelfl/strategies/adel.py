@@ -18,7 +18,8 @@ from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.latency import Exponential, delivery_of, for_plans, of_devices, work_of
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.noise_plan import QUICK, THOROUGH, BatchScale, Effort, NoisePlan, best_rounds, solve
+from adelfl.planner.local_work import SPARE
+from adelfl.planner.noise_plan import QUICK, THOROUGH, BatchScale, Effort, NoisePlan, best_rounds, check_uploads, solve
 from adelfl.planner.population import Population
 from adelfl.schedule import Schedule
 from adelfl.strategies.base import check_choice
@@ -27,7 +28,7 @@ from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, Progress, Ro
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory
 
-Deadlines = Literal["planned", "uniform"]
+Deadlines = Literal["auto", "planned", "uniform"]
 Rounds = Literal["given", "auto"]
 
 _SAMPLE = 2048  # devices
@@ -47,7 +48,9 @@ class Adel(RoundStrategy):
         Whether speeds, uploads and gradients are learned, and the rest of the rounds planned again after each.
     batch_scale : {"per-round", "one"}
         m_t for every round, or one m for all.
-    deadlines : {"planned", "uniform"}
+    deadlines : {"auto", "planned", "uniform"}
+        Planned ones rise while the rate is constant, which leaves the last rounds less noise. A falling rate does that
+        by itself, and deep networks suffer from short first rounds: "auto" plans at a constant rate only.
     average_over, correction
         How delivered layers are merged (:func:`adelfl.strategies.merge.layerwise`).
     rounds : {"given", "auto"}
@@ -67,9 +70,9 @@ class Adel(RoundStrategy):
         schedule: Schedule | None = None,
         replan: bool = True,
         batch_scale: BatchScale = "per-round",
-        deadlines: Deadlines = "planned",
+        deadlines: Deadlines = "auto",
         average_over: AverageOver = "precision",
-        correction: Correction = "adaptive",
+        correction: Correction = "unbiased",
         rounds: Rounds = "given",
         max_rounds: int | None = None,
         weigh: Weigh = "data",
@@ -128,11 +131,11 @@ class Adel(RoundStrategy):
             said.append("no replanning")
         if self.batch_scale == "one":
             said.append("one m")
-        if self.deadlines == "uniform":
-            said.append("uniform deadlines")
+        if self.deadlines != "auto":
+            said.append(f"{self.deadlines} deadlines")
         if self.average_over != "precision":
             said.append(f"average over {self.average_over}")
-        if self.correction != "adaptive":
+        if self.correction != "unbiased":
             said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
         if self.chooses_rounds:
             said.append("chosen rounds")
@@ -269,6 +272,7 @@ class Adel(RoundStrategy):
             s.layers,
             found.T,
             m=found.m,
+            batch=s.batch if s.local_iterations > 1 else None,
             sits_out=fleet.upload >= found.T.max(),
             cohort=s.cohort,
             local_iterations=s.local_iterations,
@@ -335,6 +339,10 @@ class Adel(RoundStrategy):
 
     def _solve(self, population: Population, t: int, budget: float, effort: Effort) -> NoisePlan:
         c, eta = self.problem.constants, self.learning_rates[t:]
+        if self.problem.local_iterations > 1:  # a round's noise is that of many steps: no deadline is worth another's
+            check_uploads(population, eta.size, budget)
+            T = np.full(eta.size, budget / eta.size)
+            return NoisePlan(T, T / (SPARE * self.problem.layers), np.nan, np.nan)
         return solve(
             population,
             eta,
@@ -342,7 +350,7 @@ class Adel(RoundStrategy):
             rho_c=c.rho_c,
             Delta1=c.Delta1,
             batch_scale=self.batch_scale,
-            uniform=self.deadlines == "uniform" or self.problem.local_iterations > 1,
+            uniform=self.deadlines == "uniform" or (self.deadlines == "auto" and np.ptp(self.learning_rates) > 0.0),
             effort=effort,
         )
 

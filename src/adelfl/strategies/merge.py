@@ -29,7 +29,8 @@ def _weighed(share: Floats, progress: Progress) -> Floats:
     if progress.amounts is None:
         return share
     relative = progress.amounts / progress.amounts.mean()
-    return share * relative.reshape(-1, *([1] * (share.ndim - 1)))
+    weighed: Floats = share * relative.reshape(-1, *([1] * (share.ndim - 1)))
+    return weighed
 
 
 class Knowledge:

@@ -244,7 +244,7 @@ class RoundStrategy(Strategy):
         L, E, T = s.layers, tasks.steps, tasks.cutoff
         amounts = None if self.weigh == "equally" or s.amounts is None else s.amounts[tasks.devices]
         if np.isinf(T):
-            return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0), amounts=amounts)
+            return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0), None, tasks.batch, amounts)
         P, B = self.believed(tasks.devices)
         scale = _cost(tasks)
         cost, B = np.maximum((tasks.batch + s.overhead[tasks.devices]) * scale, 1e-300), B * scale
