@@ -234,16 +234,6 @@ def test_a_new_plan_begins_with_what_the_old_one_learned():
     assert batch[1] < 0.5 * batch[0]
 
 
-def test_rounds_that_were_chosen_once_are_not_chosen_again():
-    world = World(beings())
-    s = session_of(world, "adel", rounds=3, options={"rounds": "auto", "max_rounds": 12})
-    s.make_plan(0)
-    chosen = s.rounds
-    assert 1 <= chosen <= 12
-    s.make_plan(chosen - 1)
-    assert s.rounds == chosen
-
-
 def test_a_method_is_told_what_happened_in_terms_of_its_plan():
     world = World(beings())
     s = session_of(world, "adel")

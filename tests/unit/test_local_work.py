@@ -71,7 +71,7 @@ def test_a_very_fast_device_does_larger_batches_rather_than_ever_more_steps():
 
 def test_a_budget_without_a_single_batch_is_refused():
     with pytest.raises(InfeasibleBudgetError, match="give more time, or a smaller batch"):
-        with_local_work(problem_of(4.0, budget=4.1))
+        with_local_work(problem_of(4.0, budget=4.02))
 
 
 def test_slow_devices_get_smaller_batches_only_where_one_step_does_not_fit():
@@ -91,3 +91,13 @@ def test_a_file_may_leave_rounds_and_steps_to_the_plan():
         assert problem.local_iterations > 4
     with pytest.raises(ConfigError, match="needs a budget"):
         load_run(None, ["training.rounds=auto", "training.depth=0.5"])
+
+
+def test_more_devices_are_worth_more_rounds():
+    few, many = (with_local_work(problem_of(0.0, devices=n)).rounds for n in (4, 200))
+    assert few < many
+
+
+def test_a_smaller_rate_bears_smaller_batches():
+    fast, slow = (with_local_work(problem_of(0.0, rate=rate, devices=30)).rounds for rate in (0.3, 0.1))
+    assert fast < slow

@@ -234,8 +234,6 @@ _PARTS_STUDY = _study(
     seeds=10,
 )
 
-_CHOSEN = "adel[replan=false;rounds=auto;max_rounds=400]"
-
 _ROUNDS_STUDY = _study(
     "beyond-rounds",
     "Digits, MLP: how many rounds in the same time",
@@ -254,8 +252,8 @@ _ROUNDS_STUDY = _study(
         )
         for U, depth, rounds in product((5, 30), (0.15, 0.5), (25, 50, 100, 200, 400))
     ),
-    strategies=(PER_ROUND, _CHOSEN, "oracle"),
-    words={PER_ROUND: "the given number", _CHOSEN: "chosen, at most 400"},
+    strategies=(PER_ROUND, "oracle"),
+    words={PER_ROUND: "adel"},
     gap=(),
     seeds=5,
 )

@@ -19,7 +19,7 @@ from adelfl.latency import Exponential, delivery_of, for_plans, of_devices, work
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.local_work import SPARE
-from adelfl.planner.noise_plan import QUICK, THOROUGH, BatchScale, Effort, NoisePlan, best_rounds, check_uploads, solve
+from adelfl.planner.noise_plan import QUICK, THOROUGH, BatchScale, Effort, NoisePlan, check_uploads, solve
 from adelfl.planner.population import Population
 from adelfl.schedule import Schedule
 from adelfl.strategies.base import check_choice
@@ -29,11 +29,9 @@ from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory
 
 Deadlines = Literal["auto", "planned", "uniform"]
-Rounds = Literal["given", "auto"]
 
 _SAMPLE = 2048  # devices
 _LIKELY = 0.5  # with few rounds: how often the last layer must arrive, in each of them, for training to be worth while
-_MOST_ROUNDS = 4  # times the given number, where the number is to be found
 
 
 class Adel(RoundStrategy):
@@ -53,10 +51,6 @@ class Adel(RoundStrategy):
         by itself, and deep networks suffer from short first rounds: "auto" plans at a constant rate only.
     average_over, correction
         How delivered layers are merged (:func:`adelfl.strategies.merge.layerwise`).
-    rounds : {"given", "auto"}
-        Whether to choose the number of rounds too.
-    max_rounds : int, optional
-        The most that may be chosen; by default four times the given number.
     weigh : {"data", "equally"}
         Weigh devices by the samples that they hold, or equally.
     """
@@ -72,9 +66,7 @@ class Adel(RoundStrategy):
         batch_scale: BatchScale = "per-round",
         deadlines: Deadlines = "auto",
         average_over: AverageOver = "precision",
-        correction: Correction = "unbiased",
-        rounds: Rounds = "given",
-        max_rounds: int | None = None,
+        correction: Correction = "capped",
         weigh: Weigh = "data",
     ) -> None:
         super().__init__(problem, weigh=weigh)
@@ -83,15 +75,10 @@ class Adel(RoundStrategy):
             ("deadlines", deadlines, Deadlines),
             ("average_over", average_over, AverageOver),
             ("correction", correction, Correction),
-            ("rounds", rounds, Rounds),
         ):
             check_choice(key, value, allowed)
         if not isinstance(replan, bool):
             raise ConfigError(f"strategy option replan must be true or false, not {replan!r}")
-        if max_rounds is not None and (
-            not isinstance(max_rounds, int) or isinstance(max_rounds, bool) or max_rounds < 1
-        ):
-            raise ConfigError(f"strategy option max_rounds must be a whole number of at least 1, not {max_rounds!r}")
         check_schedule(problem, schedule)
         if problem.devices > 1:
             problem.planned()  # refuses what no plan can be made for
@@ -109,9 +96,6 @@ class Adel(RoundStrategy):
         places = np.linspace(0, problem.devices - 1, min(problem.devices, _SAMPLE)).round().astype(np.int64)
         self._sample = by_speed[places]  # who stands for the fleet when the rest is planned again
         self._rounds = problem.rounds if schedule is None else schedule.rounds
-        self.chooses_rounds = rounds == "auto" and schedule is None
-        if self.chooses_rounds:
-            self._rounds = best_rounds(problem.planned(), max_rounds or _MOST_ROUNDS * problem.rounds, self._weighting)
         self._expected: Floats | None = None  # rounds in which somebody delivers each layer
         if schedule is None:
             schedule = self._first_plan()
@@ -135,10 +119,8 @@ class Adel(RoundStrategy):
             said.append(f"{self.deadlines} deadlines")
         if self.average_over != "precision":
             said.append(f"average over {self.average_over}")
-        if self.correction != "unbiased":
+        if self.correction != "capped":
             said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
-        if self.chooses_rounds:
-            said.append("chosen rounds")
         return self.labelled(said)
 
     @property
@@ -148,12 +130,12 @@ class Adel(RoundStrategy):
 
     @property
     def rounds(self) -> int:
-        """R, given or chosen."""
+        """R."""
         return self._rounds
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Who cannot take part, and how many rounds were chosen."""
+        """Name devices that cannot take part, and layers that hardly arrive."""
         said = []
         late = self.problem.fleet.upload >= self._T.max()
         if late.any():
@@ -161,8 +143,6 @@ class Adel(RoundStrategy):
             said.append(f"{out} devices sit out: their uploads outlast every deadline (at most {self._T.max():.4g} s)")
         if self._expected is not None and self._expected[0] < 1.0:
             said.append(f"the first layer is expected to arrive {self._expected[0]:.2g} times in all: too little time")
-        if self.chooses_rounds:
-            said.append(f"{self._rounds} rounds were chosen")
         return tuple(said)
 
     def believed(self, devices: Ints) -> tuple[Floats, Floats]:

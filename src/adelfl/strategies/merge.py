@@ -13,7 +13,9 @@ from adelfl.strategies.rounds import Floats, Progress
 from adelfl.theory import round_noise
 from adelfl.theory.gradient_stats import GradientStats
 
-Correction = Literal["unbiased", "none", "adaptive"]
+Correction = Literal["unbiased", "none", "adaptive", "capped"]
+
+_CAP = 2.0  # the most that "capped" makes of 1/(1 − p)
 AverageOver = Literal["contributors", "all", "precision", "inverse"]
 
 
@@ -71,8 +73,9 @@ def layerwise(
     ----------
     progress : Progress
         Who delivered what.
-    correction : {"unbiased", "none", "adaptive"}
-        With or without the factor 1/(1 − p), or with what of it pays (:func:`adelfl.theory.round_noise.correction`).
+    correction : {"unbiased", "none", "adaptive", "capped"}
+        With or without the factor 1/(1 − p), with what of it pays (:func:`adelfl.theory.round_noise.correction`), or
+        with at most 2: a lone update of a layer that hardly ever arrives is too noisy to make up for all the others.
     average_over : {"contributors", "all", "precision", "inverse"}
         |U_l|; all U devices as in SALF's released code (which has no correction); contributors by how precise their
         gradients are (:func:`adelfl.theory.round_noise.precision`); or 1/(U π), which is unbiased for any fleet.
@@ -99,7 +102,9 @@ def layerwise(
         return A
     # 1 − p without cancellation. A layer that somebody delivered has p < 1; others have A = 0 anyway.
     filled = -np.expm1(progress.log_p_empty)
-    if correction == "unbiased":
+    if correction == "capped":
+        filled = np.maximum(filled, 1.0 / _CAP)
+    if correction != "adaptive":
         return np.where(delivered > 0, A / np.where(filled > 0, filled, 1.0), 0.0)
     assert gradients is not None
     assert progress.batch is not None

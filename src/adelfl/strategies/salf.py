@@ -24,8 +24,8 @@ class Salf(RoundStrategy):
     average_over : {"contributors", "all", "precision", "inverse"}
         Eq. (5); the rule of SALF's released code: over all U devices, one that did not reach a layer counting with the
         old weights; or what :func:`adelfl.strategies.merge.layerwise` has besides.
-    correction : {"unbiased", "none", "adaptive"}
-        With or without 1/(1 − p), or with what of it pays.
+    correction : {"unbiased", "none", "adaptive", "capped"}
+        With or without 1/(1 − p), with what of it pays, or with at most 2.
     weigh : {"data", "equally"}
         Weigh devices by the samples that they hold, or equally.
     """
