@@ -330,7 +330,7 @@ class Adel(RoundStrategy):
             rho_c=c.rho_c,
             Delta1=c.Delta1,
             batch_scale=self.batch_scale,
-            uniform=self.deadlines == "uniform" or (self.deadlines == "auto" and np.ptp(self.learning_rates) > 0.0),
+            uniform=self.deadlines == "uniform" or (self.deadlines == "auto" and bool(np.ptp(self.learning_rates) > 0)),
             effort=effort,
         )
 
