@@ -204,7 +204,6 @@ _PARTS = {
     TIGHT: "one m",
     "adel[replan=false;deadlines=uniform]": "uniform deadlines",
     "adel[replan=false;average_over=contributors]": "equal weights",
-    "adel[replan=false;average_over=inverse]": "inverse probabilities",
     "adel[replan=false;correction=unbiased]": "correction 1/(1−p)",
     "adel[replan=false;correction=none]": "no correction",
 }

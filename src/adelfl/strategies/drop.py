@@ -7,25 +7,14 @@ Chen et al., "Revisiting distributed synchronous SGD", 2016.
 
 from __future__ import annotations
 
-from adelfl.planner import Problem
 from adelfl.strategies.merge import finished_only
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh, fixed_batch
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
 
 
 class Drop(RoundStrategy):
-    """Average the devices that finished; the work of the others is lost.
-
-    Parameters
-    ----------
-    problem : Problem
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
-    """
+    """Average the devices that finished; the work of the others is lost."""
 
     name = "drop"
-
-    def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
-        super().__init__(problem, weigh=weigh)
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, T_max / R."""

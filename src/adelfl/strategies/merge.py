@@ -16,7 +16,7 @@ from adelfl.theory.gradient_stats import GradientStats
 Correction = Literal["unbiased", "none", "adaptive", "capped"]
 
 _CAP = 2.0  # the most that "capped" makes of 1/(1 − p)
-AverageOver = Literal["contributors", "all", "precision", "inverse"]
+AverageOver = Literal["contributors", "all", "precision"]
 
 
 def finished_only(progress: Progress) -> Floats:
@@ -76,22 +76,16 @@ def layerwise(
     correction : {"unbiased", "none", "adaptive", "capped"}
         With or without the factor 1/(1 − p), with what of it pays (:func:`adelfl.theory.round_noise.correction`), or
         with at most 2: a lone update of a layer that hardly ever arrives is too noisy to make up for all the others.
-    average_over : {"contributors", "all", "precision", "inverse"}
-        |U_l|; all U devices as in SALF's released code (which has no correction); contributors by how precise their
-        gradients are (:func:`adelfl.theory.round_noise.precision`); or 1/(U π), which is unbiased for any fleet.
+    average_over : {"contributors", "all", "precision"}
+        |U_l|; all U devices as in SALF's released code (which has no correction); or contributors by how precise their
+        gradients are (:func:`adelfl.theory.round_noise.precision`).
     gradients : Gradients, optional
         Needed by "adaptive" and "precision".
     """
-    delivered = progress.delivered.astype(np.float64)
+    delivered = _weighed(progress.delivered.astype(np.float64), progress)
     if average_over == "all":
-        over_all: Floats = _weighed(delivered, progress) / progress.z.size
+        over_all: Floats = delivered / progress.z.size
         return over_all
-    if average_over == "inverse":
-        # A device sits out, or has a chance; whoever delivered had one.
-        taking_part = max(1, int(np.count_nonzero(progress.rate > 0)))
-        inverse: Floats = np.where(delivered > 0, delivered / np.maximum(taking_part * progress.pi, 1e-300), 0.0)
-        return _weighed(inverse, progress)
-    delivered = _weighed(delivered, progress)
     if average_over == "precision":
         assert gradients is not None
         assert progress.batch is not None

@@ -148,7 +148,7 @@ class RoundStrategy(Strategy):
 
     _t = 0  # the round that is going on, from 0
 
-    def __init__(self, problem: Problem, *, weigh: Weigh = "equally") -> None:
+    def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
         super().__init__(problem)
         check_choice("weigh", weigh, Weigh)
         self.weigh: Weigh = weigh

@@ -21,7 +21,7 @@ class Salf(RoundStrategy):
     Parameters
     ----------
     problem : Problem
-    average_over : {"contributors", "all", "precision", "inverse"}
+    average_over : {"contributors", "all", "precision"}
         Eq. (5); the rule of SALF's released code: over all U devices, one that did not reach a layer counting with the
         old weights; or what :func:`adelfl.strategies.merge.layerwise` has besides.
     correction : {"unbiased", "none", "adaptive", "capped"}
@@ -51,7 +51,7 @@ class Salf(RoundStrategy):
     def label(self) -> str:
         """Name which average and correction it is."""
         said = [] if self.average_over == "contributors" else [f"average over {self.average_over}"]
-        if self.average_over not in ("all", "inverse") and self.correction != "unbiased":
+        if self.average_over != "all" and self.correction != "unbiased":
             said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
         return self.labelled(said)
 

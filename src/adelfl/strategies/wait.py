@@ -11,25 +11,14 @@ import math
 
 import numpy as np
 
-from adelfl.planner import Problem
 from adelfl.strategies.merge import finished_only
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
 
 class Wait(RoundStrategy):
-    """FedAvg; a round that would end after T_max does not happen.
-
-    Parameters
-    ----------
-    problem : Problem
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
-    """
+    """FedAvg; a round that would end after T_max does not happen."""
 
     name = "wait"
-
-    def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
-        super().__init__(problem, weigh=weigh)
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, no deadline."""
