@@ -17,13 +17,16 @@ from adelfl.seeds import rng_for
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_COLUMNS = ("compute", "upload", "count", "samples")
-
 MAX_DEVICES = 100_000_000
 """Largest number of devices in a fleet."""
 
 MAX_RATE = 1e30
 """Largest speed and upload time; products of both stay finite."""
+
+COLUMNS = ("compute", "upload", "count", "name", "samples", "overhead", "spread")
+"""Columns of a CSV file that describes a fleet."""
+
+_MOST = {"overhead": 1e9, "spread": 10.0}
 
 
 def _vector(name: str, value: ArrayLike, size: int) -> Floats:
@@ -58,6 +61,11 @@ class Fleet:
     samples: Floats | None = None
     """Training samples of each device in the group, which its batches do not exceed; infinite where unknown, None if
     unknown for all."""
+    overhead: Floats | None = None
+    """s₀: cost of a step besides its samples, in samples: a layer takes (S + s₀)/P_u on average; None for 0."""
+    spread: Floats | None = None
+    """Standard deviation of a layer's time over its mean (a gamma law): 0 for steady times, 1 for the paper's
+    exponential ones; None for 1."""
 
     def __post_init__(self) -> None:
         if self.compute.size == 0:
@@ -67,6 +75,8 @@ class Fleet:
             ("upload", 0.0, MAX_RATE, f"zero or a positive number of seconds, at most {MAX_RATE:g}"),
             ("count", 1, np.inf, "at least 1"),
             ("samples", 1, np.inf, "a whole number of at least 1"),
+            ("overhead", 0.0, _MOST["overhead"], f"zero or a positive number, at most {_MOST['overhead']:g}"),
+            ("spread", 0.0, _MOST["spread"], f"zero or a positive number, at most {_MOST['spread']:g}"),
         ):
             values = getattr(self, key)
             if values is None:
@@ -87,9 +97,12 @@ class Fleet:
         count: ArrayLike = 1,
         names: Sequence[str] = (),
         samples: ArrayLike | None = None,
+        overhead: ArrayLike | None = None,
+        spread: ArrayLike | None = None,
     ) -> Fleet:
         """Build a fleet from numbers or arrays with one entry per group; the arguments are the class's attributes."""
-        size = max((np.size(v) for v in (compute, upload, count, () if samples is None else samples)), default=0)
+        optional = (samples, overhead, spread)
+        size = max((np.size(v) for v in (compute, upload, count, *(v for v in optional if v is not None))), default=0)
         if any(np.size(v) == 0 for v in (compute, upload, count)):
             size = 0
         counts = _vector("count", count, size)
@@ -102,7 +115,10 @@ class Fleet:
             _vector("upload", upload, size),
             np.minimum(counts, 4e18).astype(np.int64),
             tuple(names),
-            None if samples is None else _vector("samples", samples, size),
+            *(
+                None if v is None else _vector(key, v, size)
+                for key, v in zip(("samples", "overhead", "spread"), optional, strict=True)
+            ),
         )
 
     @classmethod
@@ -142,17 +158,16 @@ class Fleet:
 
     @classmethod
     def from_csv(cls, path: str | Path) -> Fleet:
-        """Read a fleet from a CSV file with the column compute, and optionally upload, count, name and samples."""
+        """Read a fleet from a CSV file with the column compute, and optionally those of :data:`COLUMNS`."""
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
                 header, *rows = [row for row in csv.reader(file) if row] or [[]]
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise ConfigError(f"{path}: cannot be read as a CSV file ({error})") from None
         header = [word.strip() for word in header]
-        if unknown := [word for word in header if word not in (*_COLUMNS, "name")]:
-            raise ConfigError(
-                f"{path}: unknown column {unknown[0]!r}; allowed are compute, upload, count, name and samples"
-            )
+        if unknown := [word for word in header if word not in COLUMNS]:
+            allowed = f"{', '.join(COLUMNS[:-1])} and {COLUMNS[-1]}"
+            raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are {allowed}")
         if "compute" not in header:
             raise ConfigError(f"{path}: column 'compute' is missing; the first line must name the columns")
         if twice := [word for word in header if header.count(word) > 1]:
@@ -162,7 +177,7 @@ class Fleet:
                 raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
         columns = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else {}
         numbers: dict[str, ArrayLike] = {"compute": ()}
-        numbers |= {key: _numbers(path, key, columns[key]) for key in _COLUMNS if key in columns}
+        numbers |= {key: _numbers(path, key, columns[key]) for key in COLUMNS if key in columns and key != "name"}
         try:
             return cls.of(**numbers, names=columns.get("name", tuple(f"row {i + 2}" for i in range(len(rows)))))
         except ConfigError as error:
@@ -185,5 +200,5 @@ class Fleet:
     def subset(self, keep: NDArray[np.bool_]) -> Fleet:
         """Return the groups where ``keep`` is true."""
         names = tuple(n for n, k in zip(self.names, keep, strict=True) if k) if self.names else ()
-        samples = None if self.samples is None else self.samples[keep]
-        return Fleet(self.compute[keep], self.upload[keep], self.count[keep], names, samples)
+        optional = (None if v is None else v[keep] for v in (self.samples, self.overhead, self.spread))
+        return Fleet(self.compute[keep], self.upload[keep], self.count[keep], names, *optional)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from adelfl.durations import Law as Law
 from adelfl.durations import LawName as LawName
@@ -24,6 +25,7 @@ Floats = NDArray[np.float64]
 
 _TABLE_DRAWS, _TABLE_POINTS = 20_000, 400
 _UPLOAD_POINTS = 16
+_STEADY = 1e-3  # the least spread that is computed with: less is the same in practice
 _ROUNDING = 1e-9  # by which a probability may exceed 1
 
 
@@ -142,6 +144,64 @@ class Exponential:
 
 
 @dataclass(frozen=True, eq=False)
+class GammaLayers:
+    """Layer times of mean (S_u + s₀)/P_u that vary as much as each device's do, uploads that take exactly B_u.
+
+    The time of k layers follows a gamma law of shape k/v², where v is the standard deviation of a layer's time over its
+    mean. For v = 1 that is the paper's model.
+
+    Attributes
+    ----------
+    spread : ndarray, shape (U,), or float
+        v of each device, or one for all.
+    """
+
+    spread: Floats | float
+
+    def of_devices(self, devices: NDArray[np.int64]) -> GammaLayers:
+        """Return the model of some devices."""
+        return self if np.ndim(self.spread) == 0 else GammaLayers(np.asarray(self.spread)[devices])
+
+    def typical(self) -> GammaLayers:
+        """Return the model with the root mean square of all spreads, for plans that put devices together."""
+        return GammaLayers(float(np.sqrt(np.mean(np.square(self.spread)))))
+
+    def _shape(self) -> Floats:
+        return np.asarray(np.maximum(self.spread, _STEADY) ** -2.0)
+
+    def layer_times(self, rng: np.random.Generator, mean: Floats, steps: int, layers: int) -> Floats:
+        """Independent gamma durations."""
+        shape = np.broadcast_to(self._shape(), mean.shape)[:, None]
+        found: Floats = mean[:, None] * rng.standard_gamma(shape, (mean.size, steps)) / shape
+        return found
+
+    def upload_times(self, rng: np.random.Generator, upload: Floats, layers: int) -> Floats:
+        """B_u."""
+        return upload
+
+    def delivery(self, mean: Floats, upload: Floats, deadline: ArrayLike, layers: int) -> Floats:
+        """P(a gamma time of shape (L+1−l)/v² is at most T − B)."""
+        left = np.maximum(np.asarray(deadline, dtype=np.float64) - upload, 0.0)
+        shape = self._shape()
+        found: Floats = special.gammainc(shape[..., None] * np.arange(layers, 0, -1), (shape * left / mean)[..., None])
+        return found
+
+
+def of_fleet(latency: LatencyModel, spread: Floats | None) -> LatencyModel:
+    """Return the latency model of a fleet whose devices' layer times vary as much as given, shape (N,)."""
+    if spread is None or type(latency) is GammaLayers:
+        return latency
+    if type(latency) is not Exponential:
+        raise ConfigError("the devices' own spread needs the default latency model; leave out one of the two")
+    return latency if np.all(spread == 1.0) else GammaLayers(spread)
+
+
+def for_plans(latency: LatencyModel) -> LatencyModel:
+    """Return the model that stands for all devices of a fleet."""
+    return latency.typical() if type(latency) is GammaLayers else latency
+
+
+@dataclass(frozen=True, eq=False)
 class Latency:
     """Layers of unequal cost, a forward pass, and other laws than the paper's."""
 
@@ -246,4 +306,4 @@ class Latency:
         return tables[layers]
 
 
-_OURS = (Exponential, Latency)  # whose results are not checked; those of subclasses are
+_OURS = (Exponential, GammaLayers, Latency)  # whose results are not checked; those of subclasses are

@@ -50,7 +50,7 @@ class Schedule:
     """Law of layer and upload times, for probabilities and depths."""
 
     def __post_init__(self) -> None:
-        if (self.m is None) == (self.batch is None):
+        if (self.m is None) == (self.batch is None) and (self.batch is None or self.local_iterations == 1):
             raise ConfigError("a schedule needs either a batch scale m or one fixed batch size, not both")
         if self.cohort is not None and self.cohort >= self.fleet.size:
             object.__setattr__(self, "cohort", None)
@@ -92,6 +92,10 @@ class Schedule:
     def _speed(self) -> Floats:
         return self.fleet.compute / self.local_iterations
 
+    @cached_property
+    def _overhead(self) -> Floats:
+        return np.zeros(self.fleet.groups) if self.fleet.overhead is None else self.fleet.overhead
+
     def _at_most(self, sizes: Floats, groups: Ints | slice = slice(None)) -> Floats:
         """Cut batch sizes to the samples of each device."""
         held = self.fleet.samples
@@ -109,7 +113,11 @@ class Schedule:
             sizes = np.full((*T.shape[:-1], P.size), float(self.batch or 0))
         else:
             m = np.broadcast_to(self.m, self.deadlines.shape)[t]
-            sizes = np.maximum(1.0, np.floor(np.asarray(m)[..., None] * P * (T - B) / T))
+            time, s0 = np.asarray(m)[..., None] * P * (T - B) / T, self._overhead[chosen]
+            sizes = time - s0
+            if self.batch is not None:
+                sizes = np.maximum(sizes, np.minimum(time * self.local_iterations - s0, self.batch))
+            sizes = np.maximum(1.0, np.floor(sizes))
         return np.where((B < T) & ~out, self._at_most(sizes, chosen), 0.0).astype(np.int64)
 
     def rates(self, t: int | slice = slice(None)) -> Floats:
@@ -119,7 +127,7 @@ class Schedule:
         """
         S = self.batch_sizes(t)
         T = np.asarray(self.deadlines[t])[..., None]
-        lam = self.fleet.compute * (T - self.fleet.upload) / np.maximum(S, 1)
+        lam = self.fleet.compute * (T - self.fleet.upload) / np.maximum(S + self._overhead, 1)
         return np.where(S > 0, lam, 0.0)
 
     def _delivered(self, t: int) -> Floats:
@@ -127,7 +135,7 @@ class Schedule:
         if isinstance(self.latency, Exponential):
             return participation.delivery(self.layers, self.rates(t))
         S, T = self.batch_sizes(t), float(self.deadlines[t])
-        mean = np.maximum(S, 1) / self.fleet.compute
+        mean = np.maximum(S + self._overhead, 1) / self.fleet.compute
         chances = self.latency.delivery(mean, self.fleet.upload, np.full(S.shape, T), self.layers)
         return np.where((S > 0)[:, None], chances, 0.0)
 
@@ -209,6 +217,8 @@ class Schedule:
                 **{key: getattr(self.fleet, key).tolist() for key in ("compute", "upload", "count")},
                 "names": list(self.fleet.names),
                 **({} if self.fleet.samples is None else {"samples": _finite_or_none(self.fleet.samples)}),
+                **({} if self.fleet.overhead is None else {"overhead": self.fleet.overhead.tolist()}),
+                **({} if self.fleet.spread is None else {"spread": self.fleet.spread.tolist()}),
             },
             "sits_out": self.sits_out.tolist(),
         }

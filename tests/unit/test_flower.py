@@ -158,7 +158,7 @@ def test_the_plan_learns_of_a_node_that_is_throttled_and_keeps_the_budget():
     assert s.run.backend.roster == [1, 2, 3, 4]
     assert P[0] < 0.7 * P[1:].min()
     throttled, other = world.nodes[1].asked, world.nodes[2].asked
-    assert throttled[15].batch < 0.75 * other[15].batch
+    assert np.mean([t.batch for t in throttled[-4:]]) < 0.75 * np.mean([t.batch for t in other[-4:]])
     assert throttled[3].batch == other[3].batch
 
 
@@ -193,25 +193,17 @@ def test_a_new_plan_begins_with_what_the_old_one_learned():
     assert P[2] < 0.5 * P[[0, 1, 3]].min()
 
 
-def test_rounds_that_were_chosen_once_are_not_chosen_again():
-    world = World(beings())
-    s = strategy(world, method="adel", plan_options={"rounds": "auto", "max_rounds": 12})
-    world.nodes[5] = Being(0.05, seed=5)
-    world.gone = {5}
-    chosen = []
-
-    class Arriving(VirtualClock):
-        def sleep_until(self, moment):
-            super().sleep_until(moment)
-            if s._run is not None and s.run.strategy.method is not None:
-                chosen.append(s.run.strategy.rounds)
-            world.gone = set() if self.now() > 5 else {5}
-
-    world.clock = s._clock = Arriving()
-    s.start(world, arrays(), num_rounds=3)
-    assert 2 <= chosen[0] <= 13
-    assert set(chosen) == {chosen[0]}
-    assert s.run.strategy.method.problem.devices == 5
+def test_rounds_and_steps_may_be_chosen_and_rounds_go_on_until_the_end():
+    nodes = {i: Being(0.02, lag=2.0, seed=i) for i in (1, 2, 3)} | {4: Being(0.2, lag=2.0, seed=4)}
+    world = World(nodes)
+    result = strategy(world, local_iterations="auto", learning_rate=0.1).start(world, arrays(), num_rounds="auto")
+    assert 54.0 <= world.clock.now() <= 60.0
+    assert 4 <= len(result.train_metrics_clientapp) < 25  # each has two seconds of lag
+    assert max(task.iterations for task in world.nodes[1].asked[1:]) > 5
+    with pytest.raises(ConfigError, match="needs a number of local_iterations"):
+        strategy(world, method="fedbuff", local_iterations="auto").start(world, arrays())
+    with pytest.raises(ConfigError, match="num_rounds must be at least 1"):
+        strategy(world).start(world, arrays(), num_rounds=0)
 
 
 def updates(rng, rate, depths, names=LAYERS):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from adelfl import ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem, plan
-from adelfl.planner.noise_plan import QUICK, THOROUGH, Price, best_rounds, grouping_error, solve
+from adelfl.planner.noise_plan import QUICK, THOROUGH, Price, grouping_error, solve
 from adelfl.planner.population import Population
 from adelfl.seeds import rng_for
 from adelfl.theory import bound
@@ -171,11 +171,6 @@ def test_the_table_of_prices_falls_with_time_and_shares_out_what_there_is():
     assert T.sum() == pytest.approx(2.0)
     assert np.all(np.diff(T) > 0)
     assert price.share_out(np.ones(4), 2.0) == pytest.approx(np.full(4, 0.5), rel=1e-6)
-
-
-def test_more_devices_are_worth_more_rounds():
-    few, many = (best_rounds(replace(lognormal(U=U), constants=Constants(Delta1=40.0)), 400) for U in (4, 200))
-    assert 1 <= few < many <= 400
 
 
 def test_rounds_that_are_all_but_forgotten_have_a_deadline_too():

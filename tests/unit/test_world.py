@@ -170,17 +170,6 @@ def test_adel_follows_devices_that_are_not_as_believed():
     assert sum(learned) < 0.8 * sum(stubborn[-1].batch)
 
 
-def test_the_number_of_rounds_can_be_chosen():
-    setting = setting_of(3, depth=0.3, rounds=20, rate=0.05)
-    strategy = find_strategy("adel")(setting, rounds="auto", max_rounds=50)
-    assert 1 <= strategy.rounds <= 50
-    assert strategy.schedule.rounds == strategy.rounds
-    assert "chosen rounds" in strategy.label
-    memory = run(experiment_of("adel", setting=setting, options={"rounds": "auto", "max_rounds": 50}))
-    assert memory.result.rounds == strategy.rounds
-    assert memory.rows[-1].time == pytest.approx(setting.budget)
-
-
 def test_gradients_are_looked_at_ten_times_and_written_down():
     memory = run(experiment_of("adel", depth=0.6, rounds=40))
     looked = [row.round for row in memory.rows if row.gradients is not None]
@@ -196,8 +185,7 @@ def test_gradients_are_looked_at_ten_times_and_written_down():
     [
         ({"replan": "yes"}, "replan must be true or false"),
         ({"batch_scale": "two"}, "batch_scale must be one of"),
-        ({"rounds": "many"}, "rounds must be one of given, auto"),
-        ({"max_rounds": 0}, "max_rounds must be a whole number"),
+        ({"deadlines": "many"}, "deadlines must be one of auto, planned, uniform"),
         ({"average_over": "some"}, "average_over must be one of"),
     ],
 )

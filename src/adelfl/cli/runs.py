@@ -272,7 +272,7 @@ def _title(run_file: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 -
     paper = not run_file.latency.model_fields_set and run_file.fleet.latency is None  # for which depth is defined
     time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth and paper else f"{info.budget:.4g} s"
     devices = f"{t.cohort} of {info.devices} devices a round" if t.cohort else f"{info.devices} devices"
-    return f"{info.data}, {run_file.model.factory or run_file.model.name}, {devices}, {t.rounds} rounds, {time}"
+    return f"{info.data}, {run_file.model.factory or run_file.model.name}, {devices}, {info.rounds} rounds, {time}"
 
 
 def partition(

@@ -33,6 +33,7 @@ def build_experiment(config: RunFile) -> Experiment:
 def _build_experiment(config: RunFile) -> Experiment:
     from adelfl.latency import Exponential
     from adelfl.planner import Problem
+    from adelfl.planner.local_work import with_local_work
     from adelfl.runtime.codec import find_codec
     from adelfl.runtime.server_step import ServerStep
     from adelfl.simulation import Experiment
@@ -54,16 +55,19 @@ def _build_experiment(config: RunFile) -> Experiment:
     problem = Problem(
         fleet=believed if share == 1.0 else replace(believed, upload=believed.upload * share),
         layers=len(layers),
-        rounds=t.rounds,
+        rounds=1 if t.rounds == "auto" else t.rounds,
         budget=budget,
         batch=t.batch,
         learning_rate=config.learning_rate.build(),
         constants=config.constants.build() if config.constants else _estimated(model, layers, dataset, partition, seed),
         cohort=t.cohort,
-        local_iterations=t.local_iterations,
+        local_iterations=1 if t.local_iterations == "auto" else t.local_iterations,
         latency=latency if config.latency.known else Exponential(),
         samples=None if t.oversample else partition.sizes,
     )
+    if "auto" in (t.rounds, t.local_iterations):
+        given = {"rounds": t.rounds, "steps": t.local_iterations}
+        problem = with_local_work(problem, **{key: None if n == "auto" else n for key, n in given.items()})
     kind = find_strategy(config.strategy.name)
     try:
         inspect.signature(kind).bind(problem, **config.strategy.options)
@@ -174,8 +178,10 @@ def budget_for(section: TrainingSection, fleet: Fleet, layers: int) -> float:
     if section.budget is not None:
         return section.budget_share * section.budget
     assert section.depth is not None
+    assert section.rounds != "auto" != section.local_iterations  # which load_run refuses together with depth
     steps = layers * section.local_iterations
-    deadline = deadline_for_depth(section.depth, steps, fleet.compute, fleet.upload, section.batch, fleet.count)
+    batch = section.batch if fleet.overhead is None else section.batch + fleet.overhead
+    deadline = deadline_for_depth(section.depth, steps, fleet.compute, fleet.upload, batch, fleet.count)
     return section.budget_share * section.rounds * deadline
 
 

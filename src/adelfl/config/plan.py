@@ -10,6 +10,8 @@ from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
     LearningRateSection,
+    LocalIterations,
+    Rounds,
     Section,
     first_mistake,
     listed_fleet,
@@ -18,17 +20,18 @@ from adelfl.config.sections import (
 )
 from adelfl.errors import ConfigError
 from adelfl.planner import Problem
-from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LAYERS, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_BUDGET
+from adelfl.planner.local_work import with_local_work
+from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LAYERS, MIN_BUDGET
 
 
 class ProblemSection(Section):
     """[problem]."""
 
-    rounds: int = Field(ge=1, le=MAX_ROUNDS)
+    rounds: Rounds
     budget: float = Field(ge=MIN_BUDGET, le=MAX_BUDGET, allow_inf_nan=False)
     layers: int = Field(ge=1, le=MAX_LAYERS)
     cohort: int | None = Field(default=None, ge=2)
-    local_iterations: int = Field(default=1, ge=1, le=MAX_LOCAL_ITERATIONS)
+    local_iterations: LocalIterations = 1
     baseline_batch: int = Field(default=16, ge=1, le=MAX_BATCH)
 
 
@@ -57,14 +60,21 @@ def load_problem(path: Path, fleet_file: Path | None = None) -> Problem:
         )
     try:
         config = PlanFile.model_validate(values)
-        sizes = config.problem.model_dump()
-        return Problem(
-            fleet=read_fleet(fleet_file) if fleet_file else listed_fleet(config.device),
+        fleet = read_fleet(fleet_file) if fleet_file else listed_fleet(config.device)
+        sizes = config.problem
+        rounds, steps = (None if n == "auto" else n for n in (sizes.rounds, sizes.local_iterations))
+        problem = Problem(
+            fleet=fleet,
+            layers=sizes.layers,
+            rounds=rounds or 1,
+            budget=sizes.budget,
             learning_rate=config.learning_rate.build(),
             constants=config.constants.build(),
-            batch=sizes.pop("baseline_batch"),
-            **sizes,
+            cohort=sizes.cohort,
+            local_iterations=steps or 1,
+            batch=sizes.baseline_batch,
         )
+        return with_local_work(problem, rounds=rounds, steps=steps)
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_mistake(PlanFile, error)}") from None
     except ConfigError as error:

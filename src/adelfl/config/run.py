@@ -17,8 +17,10 @@ from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
     LearningRateSection,
+    LocalIterations,
     NotNegative,
     Positive,
+    Rounds,
     Section,
     first_mistake,
     listed_fleet,
@@ -29,7 +31,7 @@ from adelfl.config.sections import (
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import LawName
-from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MAX_LOCAL_ITERATIONS, MAX_ROUNDS, MIN_RUN_BUDGET
+from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MIN_RUN_BUDGET
 from adelfl.plugins import import_object
 from adelfl.records.summary import MAX_EVALUATIONS
 from adelfl.runtime.codec import CodecName
@@ -135,13 +137,13 @@ class LatencySection(Section):
 class TrainingSection(Section):
     """[training]."""
 
-    rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS)
+    rounds: Rounds = 100
     budget: float | None = Field(default=None, ge=MIN_RUN_BUDGET, le=MAX_BUDGET, allow_inf_nan=False)
     depth: float | None = Field(default=None, gt=0, lt=1)
     budget_share: Positive = 1.0
     batch: int = Field(default=16, ge=1, le=MAX_BATCH)
     cohort: int | None = Field(default=None, ge=2)
-    local_iterations: int = Field(default=1, ge=1, le=MAX_LOCAL_ITERATIONS)
+    local_iterations: LocalIterations = 1
     weight_decay: NotNegative = 0.0
     momentum: float = Field(default=0.0, ge=0, lt=1)
     oversample: bool = False
@@ -276,6 +278,8 @@ def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[st
     except ValidationError as error:
         raise ConfigError(where + first_mistake(RunFile, error)) from None
     refuse_idle(config, _keys(own), set(_keys(shared)), where)
+    if "auto" in (config.training.rounds, config.training.local_iterations) and config.training.budget is None:
+        raise ConfigError(f'{where}training: rounds or local_iterations = "auto" needs a budget in seconds')
     if config.training.budget is not None and config.training.depth is not None:
         raise ConfigError(f"{where}training: give budget (seconds) or depth (mean share of layers), not both")
     return config

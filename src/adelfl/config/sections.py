@@ -15,9 +15,12 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.learning_rate import ConstantRate, InverseDecay
 from adelfl.planner import Constants
+from adelfl.planner.problem import MAX_LOCAL_ITERATIONS, MAX_ROUNDS
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rounds = Annotated[int, Field(ge=1, le=MAX_ROUNDS)] | Literal["auto"]
+LocalIterations = Annotated[int, Field(ge=1, le=MAX_LOCAL_ITERATIONS)] | Literal["auto"]
 
 
 class Section(BaseModel):
@@ -65,6 +68,8 @@ class DeviceEntry(Section):
     compute: Positive
     upload: NotNegative = 0.0
     count: int = Field(default=1, ge=1, le=MAX_DEVICES)
+    overhead: NotNegative = 0.0
+    spread: NotNegative = 1.0
     name: str | None = None
 
 
@@ -79,6 +84,8 @@ def listed_fleet(entries: Sequence[DeviceEntry]) -> Fleet:
         [d.count for d in entries],
         [d.name or f"device #{i}" for i, d in enumerate(entries, start=1)],
         None if all(n is None for n in held) else [math.inf if n is None else n for n in held],
+        [d.overhead for d in entries] if any(d.overhead for d in entries) else None,
+        [d.spread for d in entries] if any(d.spread != 1.0 for d in entries) else None,
     )
 
 

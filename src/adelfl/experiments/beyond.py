@@ -186,7 +186,6 @@ _PARTS = {
     TIGHT: "one m",
     "adel[replan=false;deadlines=uniform]": "uniform deadlines",
     "adel[replan=false;average_over=contributors]": "equal weights",
-    "adel[replan=false;average_over=inverse]": "inverse probabilities",
     "adel[replan=false;correction=unbiased]": "correction 1/(1−p)",
     "adel[replan=false;correction=none]": "no correction",
 }
@@ -216,8 +215,6 @@ _PARTS_STUDY = _study(
     seeds=10,
 )
 
-_CHOSEN = "adel[replan=false;rounds=auto;max_rounds=400]"
-
 _ROUNDS_STUDY = _study(
     "beyond-rounds",
     "Digits, MLP: how many rounds in the same time",
@@ -234,8 +231,8 @@ _ROUNDS_STUDY = _study(
         )
         for U, depth, rounds in product((5, 30), (0.15, 0.5), (25, 50, 100, 200, 400))
     ),
-    strategies=(PER_ROUND, _CHOSEN, "oracle"),
-    words={PER_ROUND: "the given number", _CHOSEN: "chosen, at most 400"},
+    strategies=(PER_ROUND, "oracle"),
+    words={PER_ROUND: "adel"},
     gap=(),
     seeds=5,
 )

@@ -157,15 +157,15 @@ class FlowerRun:
         """Return the weights that the server step hands out, as Flower's arrays."""
         return _record(self.server_step.shown(self.weights, self.state))
 
-    def go(self, needed: int, rounds: int) -> Result:
+    def go(self, needed: int, rounds: int | None) -> Result:
         """Run until the budget or the rounds are over.
 
         Parameters
         ----------
         needed : int
             Nodes to wait for before the first round.
-        rounds : int
-            Most merges of a method that has no rounds of its own.
+        rounds : int or None
+            Most merges; None for no limit but the budget.
         """
         if self.clock.now() >= self.budget:
             log.warning(
@@ -176,7 +176,7 @@ class FlowerRun:
         try:
             self._wait_for_nodes(2 if self.record.round else needed)
             steps = self._resumed() if self.record.round else self._begun()
-            self.loop.run(islice(steps, rounds - self.record.round), self._apply, self._keep)
+            self.loop.run(islice(steps, rounds and rounds - self.record.round), self._apply, self._keep)
             if not self.merges and not self.record.round and self.backend.last_error:
                 log.warning("nothing was merged; the last error: %s", self.backend.last_error)
         except AdelError as error:

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -41,7 +41,7 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 METHODS = tuple(name for name in BUILT_IN if name not in ("oracle", "heterofl"))
 """Built-in methods that can run on a deployment."""
 
-_MOST_NODES = 100_000
+_MOST_NODES, _MOST_MERGES = 100_000, 1_000_000
 _CLOCK_ERROR = 2 * 3600.0
 """Flower refuses a reply whose wall clock is ahead by more than the message's time to live. So messages live longer
 than clocks are wrong, and a node is sent no second message before it has answered the first."""
@@ -61,8 +61,9 @@ class DeadlineStrategy(Strategy):
         η_t; sent to the clients with every task.
     batch : int
         Samples per local iteration, of the baselines and in the opening round; adel plans its own.
-    local_iterations : int
-        E.
+    local_iterations : int or "auto"
+        E, or "auto" to let the plan choose it: as many local steps as fit until a round closes, of a batch that the
+        learning rate bears.
     layers : sequence, optional
         Names of parameters of each layer, input side first. By default the arrays' names are grouped by what comes
         before their last dot, in their order, which is right for models that list their layers in the order of
@@ -103,7 +104,7 @@ class DeadlineStrategy(Strategy):
         method: str = "adel",
         learning_rate: float | LearningRate = 0.1,
         batch: int = 16,
-        local_iterations: int = 1,
+        local_iterations: int | Literal["auto"] = 1,
         layers: Sequence[Sequence[str]] | None = None,
         plan_options: Mapping[str, Any] | None = None,
         constants: Constants | None = None,
@@ -130,7 +131,7 @@ class DeadlineStrategy(Strategy):
         for key, value, holds, allowed in (
             ("budget", budget, math.isfinite(budget) and budget > 0, "a positive number of seconds"),
             ("batch", batch, batch >= 1, "at least 1"),
-            ("local_iterations", local_iterations, local_iterations >= 1, "at least 1"),
+            ("local_iterations", local_iterations, local_iterations == "auto" or local_iterations >= 1, "at least 1"),
             ("min_reports", min_reports, min_reports >= 1, "at least 1"),
             ("norm_limit", norm_limit, norm_limit > 1, "above 1"),
             ("measure_share", measure_share, 0 < measure_share < 1, "between 0 and 1"),
@@ -168,7 +169,7 @@ class DeadlineStrategy(Strategy):
     def summary(self) -> None:
         """Log the settings."""
         log.info(
-            "\t└──> %s, %g s, batch %d, %d local iterations",
+            "\t└──> %s, %g s, batch %d, local steps: %s",
             self.method,
             self.budget,
             self.batch,
@@ -214,7 +215,7 @@ class DeadlineStrategy(Strategy):
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
+        num_rounds: int | Literal["auto"] = 3,
         timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
@@ -225,19 +226,21 @@ class DeadlineStrategy(Strategy):
         Parameters
         ----------
         grid, initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn
-            As for Flower's strategies. The time that ``evaluate_fn`` takes is part of the budget. For an asynchronous
-            method, ``num_rounds`` is the number of merges.
+            As for Flower's strategies. ``num_rounds="auto"`` lets the plan choose the number of rounds, which then go
+            on until the budget is used up. For an asynchronous method, ``num_rounds`` is the number of merges. The time
+            that ``evaluate_fn`` takes is part of the budget.
         timeout : float, optional
             Not used: rounds close when the plan says.
         """
-        if num_rounds < 1:
+        rounds = None if num_rounds == "auto" else num_rounds
+        if rounds is not None and rounds < 1:
             raise ConfigError(f"num_rounds must be at least 1, not {num_rounds!r}")
         weights = {name: array.numpy().copy() for name, array in initial_arrays.items()}
         statistics = tuple(name for name in weights if is_statistic(name))
         layers = self.layers or group_by_module([name for name in weights if name not in statistics])
         shape = Shape.of(weights, layers)
-        strategy = self._strategy(len(layers), num_rounds)
-        record = Record.open(self.record, self._info(layers, num_rounds))
+        strategy = self._strategy(len(layers), rounds)
+        record = Record.open(self.record, self._info(layers, strategy.rounds))
         try:
             clock = self._clock or RealClock(record.time_used)
             config = train_config or ConfigRecord()
@@ -258,29 +261,28 @@ class DeadlineStrategy(Strategy):
                 lambda number, result: self._evaluate(number, result, evaluate_fn, evaluate_config or ConfigRecord()),
             )
             self.summary()
-            return self._run.go(self.min_available_nodes, num_rounds)
+            return self._run.go(self.min_available_nodes, rounds)
         finally:
             record.close()
 
-    def _strategy(self, layers: int, rounds: int) -> Method:
+    def _strategy(self, layers: int, rounds: int | None) -> Method:
         """Make the method: a synchronous one that plans for the nodes as they turn out, or an asynchronous one."""
         kind = find_strategy(self.method)
         if kind.submodels or kind.unhurried:
             raise ConfigError(f"method {self.method!r} runs in the simulator only")
         if not issubclass(kind, RoundStrategy):
             fleet = Fleet.of(1.0, 0.0, _MOST_NODES)  # its speeds are not used
+            if self.local_iterations == "auto":
+                raise ConfigError(f'method {self.method!r} needs a number of local_iterations, not "auto"')
             problem = Problem(
-                fleet, layers, rounds, self.budget, self.learning_rate,
+                fleet, layers, rounds or _MOST_MERGES, self.budget, self.learning_rate,
                 batch=self.batch, local_iterations=self.local_iterations,
             )  # fmt: skip
             return kind(problem, **self.plan_options)
 
-        options = dict(self.plan_options)
-
         def make(problem: Problem) -> RoundStrategy:
-            method = kind(problem, **options)
+            method = kind(problem, **self.plan_options)
             assert isinstance(method, RoundStrategy)
-            options.pop("rounds", None)  # the number of rounds is chosen once
             return method
 
         return Deployment(
@@ -290,7 +292,7 @@ class DeadlineStrategy(Strategy):
             budget=self.budget,
             learning_rate=self.learning_rate,
             batch=self.batch,
-            local_iterations=self.local_iterations,
+            local_iterations=None if self.local_iterations == "auto" else self.local_iterations,
             constants=self.constants,
             fraction=self.fraction_train,
             min_devices=self.min_train_nodes,

@@ -102,7 +102,7 @@ class Beliefs:
     def observe(
         self,
         devices: Ints,
-        batch: Ints,
+        batch: Ints | Floats,
         work: Floats,
         seconds: Floats,
         upload: Floats,
@@ -115,8 +115,8 @@ class Beliefs:
         ----------
         devices : ndarray of int
             Devices that took part.
-        batch : ndarray of int
-            S_u; 0 for a device that sat out.
+        batch : ndarray
+            S_u, or S_u + s₀ where steps have an overhead; 0 for a device that sat out.
         work : ndarray
             Finished layers, in mean layers.
         seconds : ndarray

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from adelfl.errors import InfeasibleBudgetError
-from adelfl.planner.population import Population, Weighting
-from adelfl.planner.problem import Problem
+from adelfl.planner.population import Population
 from adelfl.schedule import round_up
 from adelfl.theory import bound
 
@@ -262,6 +261,12 @@ def _one_scale(
     return min((*plans, shared(float(np.exp(best[0])))), key=lambda plan: plan[2])
 
 
+def check_uploads(population: Population, rounds: int, budget: float) -> None:
+    """Raise an error if no upload fits into a round."""
+    if float(np.min(population.B)) >= budget / rounds:
+        raise _no_plan(population, rounds, budget)
+
+
 def _no_plan(population: Population, rounds: int, budget: float) -> InfeasibleBudgetError:
     shortest = float(np.min(population.B))
     smallest = round_up(rounds * shortest)
@@ -284,32 +289,3 @@ def grouping_error(population: Population, plan: NoisePlan) -> float:
         float(population.condensed(groups).noise(T, m, THOROUGH.nodes)[0]) for groups in (_FINEST, THOROUGH.groups)
     )
     return abs(coarse / fine - 1.0)
-
-
-def best_rounds(problem: Problem, most: int, weighting: Weighting = "precision") -> int:
-    """Return the R ≤ most with the least bound: more rounds lower the initial error, with less time for each."""
-    c, fleet = problem.constants, problem.fleet
-    if fleet.samples is not None:
-        rounds = best_rounds(replace(problem, fleet=replace(fleet, samples=None)), most, weighting)
-        population = Population.of(replace(problem, rounds=rounds), weighting)
-        whole = replace(population, samples=None)
-        free = solve(whole, problem.eta_of(rounds), problem.budget, rho_c=c.rho_c, Delta1=c.Delta1)
-        if not population.exceeds(free.T, free.m):
-            return rounds
-    candidates = np.unique(np.round(np.geomspace(1, most, 40)).astype(np.int64))
-    population = Population.of(problem, weighting)
-    candidates = candidates[problem.budget / candidates > np.min(population.B)]
-    if candidates.size == 0:
-        raise _no_plan(population, 1, problem.budget)
-    population = population.sending_within(THOROUGH.range * problem.budget).condensed(THOROUGH.groups)
-    low = _ends(population, problem.budget / int(candidates[-1]), THOROUGH.range)[0]
-    price = Price.of(
-        population, low, THOROUGH.range * problem.budget / int(candidates[0]), replace(THOROUGH, deadlines=26)
-    )
-    worth = []
-    for rounds in candidates.tolist():
-        eta = problem.eta_of(rounds)
-        a = np.maximum(bound.weights(eta, c.rho_c), _LEAST_WEIGHT)
-        excess = _shared(price, a, problem.budget)[2]
-        worth.append(excess + c.Delta1 * bound.initial_error_left(eta, c.rho_c))
-    return int(candidates[int(np.argmin(worth))])

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.latency import Exponential, LatencyModel, delivery_of
+from adelfl.latency import Exponential, LatencyModel, delivery_of, for_plans
 from adelfl.planner.grouping import slowest_front
 from adelfl.planner.problem import Problem
 from adelfl.theory.gradient_stats import GradientStats
@@ -40,6 +40,8 @@ class Population:
     """Weights of the devices that deliver."""
     samples: Floats | None = None
     """Samples that a device holds, which its batches do not exceed; None for no bound."""
+    overhead: Floats | float = 0.0
+    """s₀: cost of a step besides its samples."""
 
     @classmethod
     def of(cls, problem: Problem, weighting: Weighting = "precision") -> Population:
@@ -53,9 +55,10 @@ class Population:
             layers=problem.layers,
             spread=problem.spread,
             memory=problem.memory,
-            latency=problem.latency,
+            latency=for_plans(problem.latency),
             weighting=weighting,
             samples=problem.fleet.samples,
+            overhead=0.0 if problem.fleet.overhead is None else problem.fleet.overhead,
         )
 
     def exceeds(self, T: Floats, m: float | Floats) -> bool:
@@ -67,7 +70,7 @@ class Population:
             return False
         # Batches grow with T and m, so the rounds that no other one exceeds in both decide.
         for t in slowest_front(-m, T):
-            if np.any(np.floor(m[t] * self.P * np.maximum(T[t] - self.B, 0.0) / T[t]) > self.samples):
+            if np.any(np.floor(m[t] * self.P * np.maximum(T[t] - self.B, 0.0) / T[t] - self.overhead) > self.samples):
                 return True
         return False
 
@@ -75,7 +78,8 @@ class Population:
         """Return the devices whose upload fits into the deadline."""
         fits = self.B < seconds
         kept = {key: getattr(self, key)[fits] for key in ("P", "B", "count", "chance")}
-        return replace(self, **kept, samples=None if self.samples is None else self.samples[fits])
+        overhead = np.broadcast_to(self.overhead, self.P.shape)[fits]
+        return replace(self, **kept, samples=None if self.samples is None else self.samples[fits], overhead=overhead)
 
     def condensed(self, groups: int) -> Population:
         """Return an approximation with fewer groups, similar in speed and upload, with the mean of 1/P and of B."""
@@ -101,7 +105,8 @@ class Population:
 
         samples = None if self.samples is None else mean(self.samples)
         P, B, chance = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance)
-        return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples)
+        overhead = mean(np.broadcast_to(self.overhead, self.P.shape))
+        return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples, overhead=overhead)
 
     def noise(self, T: Floats, m: Floats, nodes: int) -> Floats:
         """Return N(T, m), broadcast over both; infinite where no upload fits."""
@@ -109,10 +114,13 @@ class Population:
         T_, m_ = T[..., None], m[..., None]
         fits = self.B < T_
         # Rule B3 rounds down by half a sample on average.
-        S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5)
+        S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5 - self.overhead)
         if self.samples is not None:
             S = np.minimum(S, self.samples)
-        pi = delivery_of(self.latency, S / self.P, self.B, T_, self.layers) * (self.chance * fits)[..., None]
+        pi = (
+            delivery_of(self.latency, (S + self.overhead) / self.P, self.B, T_, self.layers)
+            * (self.chance * fits)[..., None]
+        )
         v = precision(S, self.spread, self.memory) if self.weighting == "precision" else 1.0
         total = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
         return np.where(np.isfinite(total) & fits.any(axis=-1), total, np.inf)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
-from adelfl.latency import Exponential, LatencyModel
+from adelfl.latency import Exponential, LatencyModel, for_plans, of_fleet
 from adelfl.learning_rate import InverseDecay, LearningRate, as_learning_rate
 from adelfl.schedule import MAX_COUNT, Schedule
 from adelfl.theory.gradient_stats import GradientStats
@@ -137,6 +137,8 @@ class Problem:
             if self.cohort > self.fleet.size:
                 raise ConfigError(f"cohort must be at most the fleet's {self.fleet.size} devices, not {self.cohort}")
         object.__setattr__(self, "learning_rate", as_learning_rate(self.learning_rate))
+        spread = None if self.fleet.spread is None else self.fleet.spread[self.group]
+        object.__setattr__(self, "latency", of_fleet(self.latency, spread))
         eta = np.asarray(self.eta)
         if eta.shape != (self.rounds,) or not np.all(np.isfinite(eta) & (eta > 0)):
             raise ConfigError(f"learning_rate must give {self.rounds} positive numbers, one per round")
@@ -209,11 +211,22 @@ class Problem:
         return self.fleet.upload[self.group]
 
     @cached_property
+    def overhead(self) -> Floats:
+        """s₀ of each device, shape (N,)."""
+        return np.zeros(self.devices) if self.fleet.overhead is None else self.fleet.overhead[self.group]
+
+    @cached_property
     def held(self) -> Floats | None:
         """Samples of each device, shape (N,); None without a bound."""
         if self.samples is not None:
             return np.floor(np.broadcast_to(np.asarray(self.samples, dtype=np.float64), (self.devices,)))
         return None if self.fleet.samples is None else self.fleet.samples[self.group]
+
+    @cached_property
+    def amounts(self) -> Floats | None:
+        """|D_u| of each device, shape (N,); None if amounts are not known or equal (up to one sample)."""
+        held = self.held
+        return None if held is None or not np.isfinite(held).all() or np.ptp(held) <= 1.0 else held
 
     def within_data(self, batch: Floats | Ints, devices: Ints) -> Ints:
         """Cut batch sizes of some devices to their samples."""
@@ -268,5 +281,5 @@ class Problem:
             sits_out=sits_out,
             cohort=self.cohort,
             local_iterations=self.local_iterations,
-            latency=self.latency,
+            latency=for_plans(self.latency),
         )

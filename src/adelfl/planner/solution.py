@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.latency import for_plans
 from adelfl.planner.problem import Problem
 from adelfl.schedule import Schedule
 from adelfl.theory.participation import P_EMPTY_LIMIT
@@ -82,7 +83,7 @@ class Solution:
         """Schedule without a plan: uniform deadlines and the baseline batch size."""
         p = self.problem
         sizes = (p.layers, p.rounds, p.budget, p.batch)
-        return Schedule.uniform(p.fleet, *sizes, p.local_iterations, p.cohort, p.latency)
+        return Schedule.uniform(p.fleet, *sizes, p.local_iterations, p.cohort, for_plans(p.latency))
 
     @cached_property
     def first_layer_empty(self) -> tuple[float, float]:

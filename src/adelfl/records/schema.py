@@ -196,6 +196,8 @@ class RunInfo(_Json):
         The problem's constants and the plan, as far as they are known.
     codec : str
         Name of the codec of uploads.
+    chosen_iterations : int or None
+        Local steps per round, where the plan chose them.
     notes : sequence of str
         Remarks of the strategy.
     clock : str
@@ -223,6 +225,7 @@ class RunInfo(_Json):
     nodes: Sequence[str] | None = None
     constants: Mapping[str, Any] | None = None
     codec: str = "none"
+    chosen_iterations: int | None = None
     schedule: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
     clock: str = "virtual"
@@ -253,7 +256,8 @@ class RunInfo(_Json):
     @property
     def local_iterations(self) -> int:
         """Local steps per round, E."""
-        return max(1, int(self._section("training").get("local_iterations", 1)))
+        given = self._section("training").get("local_iterations", 1)
+        return self.chosen_iterations or (max(1, int(given)) if given != "auto" else 1)
 
     @property
     def steps(self) -> int:

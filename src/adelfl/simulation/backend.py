@@ -22,7 +22,7 @@ from adelfl.data.partition import Partition
 from adelfl.errors import AdelError, ConfigError
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.codec import Uploads
-from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work
+from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work, fitted
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
 from adelfl.strategies.rounds import Progress
@@ -108,6 +108,8 @@ class Simulated(Backend):
     def dispatch(self, tasks: Tasks, version: int) -> None:
         """Draw how far each device will come, and when that will be known."""
         number = next(self._numbers)
+        if self.world.clairvoyant:
+            tasks = fitted(self.world, tasks, number, self._now, len(self.learner.layers))
         tasks = self._within_data(tasks, number)
         work = draw_work(self.world, tasks, number, self._now, len(self.learner.layers))
         if tasks.together:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,8 @@ from adelfl.simulation.world import World
 from adelfl.strategies.actions import Floats, Ints, Tasks
 
 Bools = NDArray[np.bool_]
+
+_ROUNDING = 1e-9  # share of a round by which sums of times may be off
 
 
 def draw_cohort(devices: int, cohort: int | None, seed: int, k: int) -> Ints:
@@ -65,7 +67,8 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     scale = 1.0 if tasks.width is None else tasks.width**2
     rng, when = rng_for(world.seed, "latency", number), f"round {number + 1}"
     latency = of_devices(world.latency, devices)
-    times = layer_times_of(latency, rng, tasks.batch * scale / world.speed(devices, now), E * L, L, when)
+    samples = (tasks.batch + world.overhead[devices]) * scale
+    times = layer_times_of(latency, rng, samples / world.speed(devices, now), E * L, L, when)
     finished = np.cumsum(times, axis=1)
     upload = upload_times_of(latency, rng, world.upload[devices] * scale, L, when)
     whole = upload if upload.ndim == 1 else upload[:, -1]
@@ -82,6 +85,20 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     early = tasks.early and asked.any() and through[asked].all()
     length = float(ends[asked].max()) if early else T
     return Work(z, length, np.where(through, ends, T), seconds, np.where(z > 0, whole, np.nan))
+
+
+def fitted(world: World, tasks: Tasks, number: int, now: float, layers: int) -> Tasks:
+    """Cut each batch to the largest that its device finishes by the cutoff, with the times that will be drawn.
+
+    A device that does not finish one sample keeps a batch of one, and delivers the layers that it does finish.
+    """
+    rng, when, devices = rng_for(world.seed, "latency", number), f"round {number + 1}", tasks.devices
+    latency = of_devices(world.latency, devices)
+    times = layer_times_of(latency, rng, np.ones(devices.size), tasks.steps * layers, layers, when)
+    upload = upload_times_of(latency, rng, world.upload[devices], layers, when)
+    left = tasks.cutoff - (upload if upload.ndim == 1 else upload[:, -1])
+    fits = np.floor(left * world.speed(devices, now) / times.sum(axis=1) * (1.0 - _ROUNDING) - world.overhead[devices])
+    return replace(tasks, batch=np.minimum(tasks.batch, np.clip(fits, 1, None)).astype(np.int64))
 
 
 def draw_rows(

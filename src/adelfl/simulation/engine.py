@@ -109,8 +109,8 @@ class _Run:
         e, s = experiment, experiment.strategy.problem
         strategy = deepcopy(e.strategy)  # it learns; an experiment can be run again
         world = e.world or World(s.fleet, e.seed, s.budget, s.latency)
-        if strategy.unhurried:
-            world = replace(world, unhurried=True)
+        if strategy.unhurried or strategy.clairvoyant:
+            world = replace(world, unhurried=strategy.unhurried, clairvoyant=strategy.clairvoyant)
         device = find_device(e.device)
         data = e.dataset
         self.model = deepcopy(e.model).to(device)

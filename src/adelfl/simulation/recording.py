@@ -51,10 +51,15 @@ def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[
         devices=strategy.problem.devices,
         constants=strategy.problem.constants.to_dict(),
         codec=find_codec(experiment.codec).name,
+        chosen_iterations=strategy.problem.local_iterations if _chose_iterations(config) else None,
         schedule=strategy.schedule.to_dict() if strategy.schedule else None,
         notes=list(strategy.notes),
         versions=versions(),
     )
+
+
+def _chose_iterations(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("training", {}).get("local_iterations") == "auto")
 
 
 def first_difference(then: RunInfo, now: RunInfo, ignored: tuple[str, ...] = ()) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.fleet import Fleet
-from adelfl.latency import Exponential, LatencyModel
+from adelfl.latency import Exponential, LatencyModel, of_fleet
 from adelfl.seeds import rng_for
 
 Floats = NDArray[np.float64]
@@ -43,6 +43,8 @@ class World:
         Share of the devices that leave for good at some moment; as many again come only at some moment.
     unhurried : bool
         Whether every device delivers everything by the deadline, however slow it is: the world of the oracle.
+    clairvoyant : bool
+        Whether layer times are known beforehand, and batches cut to what fits: the world of the clairvoyant.
     """
 
     fleet: Fleet
@@ -54,6 +56,11 @@ class World:
     throttled: float = 0.0
     churn: float = 0.0
     unhurried: bool = False
+    clairvoyant: bool = False
+
+    def __post_init__(self) -> None:
+        spread = None if self.fleet.spread is None else self.fleet.spread[self._group]
+        object.__setattr__(self, "latency", of_fleet(self.latency, spread))
 
     @cached_property
     def _group(self) -> Ints:
@@ -68,6 +75,11 @@ class World:
     def upload(self) -> Floats:
         """B_u of every device."""
         return self.fleet.upload[self._group]
+
+    @cached_property
+    def overhead(self) -> Floats:
+        """s₀ of every device."""
+        return np.zeros(self._group.size) if self.fleet.overhead is None else self.fleet.overhead[self._group]
 
     @cached_property
     def _walk(self) -> Floats:

@@ -33,6 +33,7 @@ __all__ = [
 
 BUILT_IN = {
     "oracle": "adelfl.strategies.oracle:Oracle",
+    "clairvoyant": "adelfl.strategies.clairvoyant:Clairvoyant",
     "adel": "adelfl.strategies.adel:Adel",
     "adel-paper": "adelfl.strategies.adel_paper:AdelPaper",
     "salf": "adelfl.strategies.salf:Salf",

@@ -15,24 +15,23 @@ from typing import Literal
 import numpy as np
 
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.latency import Exponential
+from adelfl.latency import Exponential, for_plans
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.noise_plan import QUICK, THOROUGH, BatchScale, Effort, NoisePlan, best_rounds, solve
+from adelfl.planner.local_work import SPARE
+from adelfl.planner.noise_plan import QUICK, THOROUGH, BatchScale, Effort, NoisePlan, check_uploads, solve
 from adelfl.planner.population import Population
 from adelfl.schedule import Schedule
 from adelfl.strategies.base import check_choice
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
-from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, Progress, RoundStrategy, check_schedule
+from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, Progress, RoundStrategy, Weigh, check_schedule
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory
 
-Deadlines = Literal["planned", "uniform"]
-Rounds = Literal["given", "auto"]
+Deadlines = Literal["auto", "planned", "uniform"]
 
 _SAMPLE = 2048  # devices
 _LIKELY = 0.5  # with few rounds: how often the last layer must arrive, in each of them, for training to be worth while
-_MOST_ROUNDS = 4  # times the given number, where the number is to be found
 
 
 class Adel(RoundStrategy):
@@ -47,13 +46,13 @@ class Adel(RoundStrategy):
         Whether speeds, uploads and gradients are learned, and the rest of the rounds planned again after each.
     batch_scale : {"per-round", "one"}
         m_t for every round, or one m for all.
-    deadlines : {"planned", "uniform"}
+    deadlines : {"auto", "planned", "uniform"}
+        Planned ones rise while the rate is constant, which leaves the last rounds less noise. A falling rate does that
+        by itself, and deep networks suffer from short first rounds: "auto" plans at a constant rate only.
     average_over, correction
         How delivered layers are merged (:func:`adelfl.strategies.merge.layerwise`).
-    rounds : {"given", "auto"}
-        Whether to choose the number of rounds too.
-    max_rounds : int, optional
-        The most that may be chosen; by default four times the given number.
+    weigh : {"data", "equally"}
+        Weigh devices by the samples that they hold, or equally.
     """
 
     name = "adel"
@@ -65,27 +64,21 @@ class Adel(RoundStrategy):
         schedule: Schedule | None = None,
         replan: bool = True,
         batch_scale: BatchScale = "per-round",
-        deadlines: Deadlines = "planned",
+        deadlines: Deadlines = "auto",
         average_over: AverageOver = "precision",
-        correction: Correction = "adaptive",
-        rounds: Rounds = "given",
-        max_rounds: int | None = None,
+        correction: Correction = "capped",
+        weigh: Weigh = "data",
     ) -> None:
-        super().__init__(problem)
+        super().__init__(problem, weigh=weigh)
         for key, value, allowed in (
             ("batch_scale", batch_scale, BatchScale),
             ("deadlines", deadlines, Deadlines),
             ("average_over", average_over, AverageOver),
             ("correction", correction, Correction),
-            ("rounds", rounds, Rounds),
         ):
             check_choice(key, value, allowed)
         if not isinstance(replan, bool):
             raise ConfigError(f"strategy option replan must be true or false, not {replan!r}")
-        if max_rounds is not None and (
-            not isinstance(max_rounds, int) or isinstance(max_rounds, bool) or max_rounds < 1
-        ):
-            raise ConfigError(f"strategy option max_rounds must be a whole number of at least 1, not {max_rounds!r}")
         check_schedule(problem, schedule)
         if problem.devices > 1:
             problem.planned()  # refuses what no plan can be made for
@@ -96,15 +89,13 @@ class Adel(RoundStrategy):
         self.average_over: AverageOver = average_over
         self.correction: Correction = correction
         self.knowledge = Knowledge(problem)
-        variation = getattr(getattr(problem.latency, "law", None), "variation", 1.0)
+        law = getattr(problem.latency, "law", None)
+        variation = getattr(for_plans(problem.latency), "spread", 1.0) if law is None else law.variation
         self.beliefs: Beliefs = Beliefs(problem.compute, problem.upload, variation)
         by_speed = np.argsort(problem.compute, kind="stable")
         places = np.linspace(0, problem.devices - 1, min(problem.devices, _SAMPLE)).round().astype(np.int64)
         self._sample = by_speed[places]  # who stands for the fleet when the rest is planned again
         self._rounds = problem.rounds if schedule is None else schedule.rounds
-        self.chooses_rounds = rounds == "auto" and schedule is None
-        if self.chooses_rounds:
-            self._rounds = best_rounds(problem.planned(), max_rounds or _MOST_ROUNDS * problem.rounds, self._weighting)
         self._expected: Floats | None = None  # rounds in which somebody delivers each layer
         if schedule is None:
             schedule = self._first_plan()
@@ -124,14 +115,12 @@ class Adel(RoundStrategy):
             said.append("no replanning")
         if self.batch_scale == "one":
             said.append("one m")
-        if self.deadlines == "uniform":
-            said.append("uniform deadlines")
+        if self.deadlines != "auto":
+            said.append(f"{self.deadlines} deadlines")
         if self.average_over != "precision":
             said.append(f"average over {self.average_over}")
-        if self.correction != "adaptive":
+        if self.correction != "capped":
             said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
-        if self.chooses_rounds:
-            said.append("chosen rounds")
         return self.labelled(said)
 
     @property
@@ -141,12 +130,12 @@ class Adel(RoundStrategy):
 
     @property
     def rounds(self) -> int:
-        """R, given or chosen."""
+        """R."""
         return self._rounds
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Who cannot take part, and how many rounds were chosen."""
+        """Name devices that cannot take part, and layers that hardly arrive."""
         said = []
         late = self.problem.fleet.upload >= self._T.max()
         if late.any():
@@ -154,8 +143,6 @@ class Adel(RoundStrategy):
             said.append(f"{out} devices sit out: their uploads outlast every deadline (at most {self._T.max():.4g} s)")
         if self._expected is not None and self._expected[0] < 1.0:
             said.append(f"the first layer is expected to arrive {self._expected[0]:.2g} times in all: too little time")
-        if self.chooses_rounds:
-            said.append(f"{self._rounds} rounds were chosen")
         return tuple(said)
 
     def planned(self, t: int) -> float:
@@ -169,7 +156,11 @@ class Adel(RoundStrategy):
             sizes = self._schedule.batch_sizes(t, self.problem.group[devices])
             return Orders(T, self.problem.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
-        sizes = np.maximum(1.0, np.floor(self._m[t] * P / self.problem.local_iterations * (T - B) / T))
+        time, overhead, E = self._m[t] * P * (T - B) / T, self.problem.overhead[devices], self.problem.local_iterations
+        sizes = time - overhead
+        if E > 1:
+            sizes = np.maximum(time / E - overhead, np.minimum(sizes, self.problem.batch))
+        sizes = np.maximum(1.0, np.floor(sizes))
         takes_part = B < T
         if self._given:
             takes_part &= ~self._schedule.sits_out[self.problem.group[devices]]
@@ -237,7 +228,8 @@ class Adel(RoundStrategy):
     def _first_plan(self) -> Schedule:
         s = self.problem
         fleet = s.fleet
-        population = self._crew(0, fleet.compute, fleet.upload, fleet.count.astype(np.float64), np.ones(fleet.groups))
+        n, overhead = fleet.count.astype(np.float64), fleet.overhead
+        population = self._crew(0, fleet.compute, fleet.upload, n, np.ones(fleet.groups), overhead=overhead)
         found = self._solve(population, 0, s.budget, THOROUGH)
         holding = self._first_crew_by_data()
         if holding is not None and holding.exceeds(found.T, found.m):
@@ -247,10 +239,11 @@ class Adel(RoundStrategy):
             s.layers,
             found.T,
             m=found.m,
+            batch=s.batch if s.local_iterations > 1 else None,
             sits_out=fleet.upload >= found.T.max(),
             cohort=s.cohort,
             local_iterations=s.local_iterations,
-            latency=s.latency,
+            latency=for_plans(s.latency),
         )
         if type(s.latency) is Exponential:
             self._expected = _times_filled(schedule)
@@ -272,37 +265,51 @@ class Adel(RoundStrategy):
         alike, count = np.unique(np.stack([s.group, s.held]), axis=1, return_counts=True)
         group, held = alike[0].astype(np.int64), alike[1]
         P, B = s.fleet.compute[group], s.fleet.upload[group]
-        return self._crew(0, P, B, count.astype(np.float64), np.ones(group.size), held)
+        overhead = None if s.fleet.overhead is None else s.fleet.overhead[group]
+        return self._crew(0, P, B, count.astype(np.float64), np.ones(group.size), held, overhead)
 
     def _plan(self, t: int, left: float) -> NoisePlan:
         """The rounds from t on, with what is believed by now."""
         b, some = self.beliefs, self._sample
         count = np.full(some.size, self.problem.devices / some.size)
         held = None if self.problem.held is None else self.problem.held[some]
-        population = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some), held)
+        overhead = self.problem.overhead[some]
+        population = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some), held, overhead)
         return self._solve(population, t, left, QUICK)
 
     def _crew(
-        self, t: int, compute: Floats, upload: Floats, count: Floats, there: Floats, held: Floats | None = None
+        self,
+        t: int,
+        compute: Floats,
+        upload: Floats,
+        count: Floats,
+        there: Floats,
+        held: Floats | None = None,
+        overhead: Floats | None = None,
     ) -> Population:
-        """Devices of such speeds, uploads and data, so many of each, who take part so often if they are asked."""
+        """Return groups of devices with these costs, numbers, probabilities of being there and amounts of data."""
         s = self.problem
         share = 1.0 if s.cohort is None else s.cohort / s.devices
         return Population(
-            P=compute / s.local_iterations,
+            P=compute,
             B=upload,
             count=count,
             chance=share * there,
             layers=s.layers,
             spread=self.knowledge.spread,
             memory=self._memory(t),
-            latency=s.latency,
+            latency=for_plans(s.latency),
             weighting=self._weighting,
             samples=held,
+            overhead=0.0 if overhead is None else overhead,
         )
 
     def _solve(self, population: Population, t: int, budget: float, effort: Effort) -> NoisePlan:
         c, eta = self.problem.constants, self.learning_rates[t:]
+        if self.problem.local_iterations > 1:  # a round's noise is that of many steps: no deadline is worth another's
+            check_uploads(population, eta.size, budget)
+            T = np.full(eta.size, budget / eta.size)
+            return NoisePlan(T, T / (SPARE * self.problem.layers), np.nan, np.nan)
         return solve(
             population,
             eta,
@@ -310,7 +317,7 @@ class Adel(RoundStrategy):
             rho_c=c.rho_c,
             Delta1=c.Delta1,
             batch_scale=self.batch_scale,
-            uniform=self.deadlines == "uniform",
+            uniform=self.deadlines == "uniform" or (self.deadlines == "auto" and bool(np.ptp(self.learning_rates) > 0)),
             effort=effort,
         )
 

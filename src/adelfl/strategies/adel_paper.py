@@ -56,7 +56,7 @@ class AdelPaper(Salf):
         average_over: AverageOver = "contributors",
         correction: Correction = "unbiased",
     ) -> None:
-        super().__init__(problem, average_over=average_over, correction=correction)
+        super().__init__(problem, average_over=average_over, correction=correction, weigh="equally")
         check_schedule(problem, schedule)
         check_choice("deadlines", deadlines, Deadlines)
         check_choice("batches", batches, Batches)

@@ -34,11 +34,14 @@ class Strategy(ABC):
         Widths of the submodels that devices may be asked to train; empty if they train the whole model.
     unhurried : bool
         Whether the method is simulated in a world where every device delivers everything by the deadline.
+    clairvoyant : bool
+        Whether the method is simulated in a world that cuts each batch to what its device finishes in time.
     """
 
     name: ClassVar[str]
     submodels: ClassVar[tuple[float, ...]] = ()
     unhurried: ClassVar[bool] = False
+    clairvoyant: ClassVar[bool] = False
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

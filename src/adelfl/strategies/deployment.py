@@ -21,6 +21,7 @@ from adelfl.fleet import Fleet
 from adelfl.learning_rate import LearningRate
 from adelfl.planner import Constants, Problem
 from adelfl.planner.beliefs import Beliefs
+from adelfl.planner.local_work import with_local_work
 from adelfl.schedule import Schedule
 from adelfl.strategies.actions import Actions, Arrivals, Event, Joined, Late, Merge, Merged, Started, Tasks, Timer, View
 from adelfl.strategies.base import Floats, Ints, Strategy
@@ -33,6 +34,10 @@ _MARGIN = 1.1  # times the longest time that the server took between two rounds
 _RESTED = 3  # rounds that a device may sit out before the method plans again
 _SAVED = 0.1  # share of the planned time that must be saved for a new plan
 _WORTH_WHILE = 1.5  # a round lasts at least this many times a median device's lag
+_GUESSED_ROUNDS = 10  # until a plan chooses their number
+_MOST_BETWEEN = 0.2  # share of the budget that may pass between rounds whose number is chosen
+_SPREAD = 0.3  # standard deviation of a real layer's time over its mean
+_OPENING_STEPS = 20  # where the number of local steps is not given
 _OPENING_STOP = 0.5  # share of the opening round after which devices stop computing
 MOST_CORRECTION = 5.0
 """Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
@@ -66,8 +71,11 @@ class Deployment(Strategy):
     ----------
     make : callable
         Makes the method for a problem.
-    layers, rounds, batch, local_iterations : int
-        L, R, and the work of the baselines.
+    layers, batch : int
+        L, and the batch size of the baselines.
+    rounds, local_iterations : int or None
+        R and E; None to choose them for the devices as they turn out, again with every plan, so that rounds go on until
+        the budget is used up.
     budget : float
         T_max, seconds.
     learning_rate : LearningRate
@@ -93,11 +101,11 @@ class Deployment(Strategy):
         make: Callable[[Problem], RoundStrategy],
         *,
         layers: int,
-        rounds: int,
+        rounds: int | None,
         budget: float,
         learning_rate: LearningRate,
         batch: int = 16,
-        local_iterations: int = 1,
+        local_iterations: int | None = 1,
         constants: Constants | None = None,
         fraction: float = 1.0,
         min_devices: int = 2,
@@ -107,14 +115,15 @@ class Deployment(Strategy):
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.make, self.layers, self.budget = make, layers, budget
-        self.learning_rate, self.batch, self.local_iterations = learning_rate, batch, local_iterations
+        self.learning_rate, self.batch = learning_rate, batch
+        self.given_rounds, self.given_steps = rounds, local_iterations
         self.constants, self.fraction = constants, fraction
         self.min_devices, self.min_reports, self.opening_share = min_devices, min_reports, opening_share
         self.oversample, self.tell = oversample, tell
         self.method: RoundStrategy | None = None
         self.beliefs: Beliefs | None = None
         self.between = 0.0  # seconds that the server needs between two rounds
-        self._rounds, self._t = rounds, 0
+        self._rounds, self._t = rounds or _GUESSED_ROUNDS, 0
         self._first = 0  # the round, from 0, at which the present plan begins
         self._rested: dict[int, int] = {}  # consecutive rounds that each device sat out
         self._closed, self._patience = 0.0, math.nan
@@ -164,7 +173,7 @@ class Deployment(Strategy):
     # -- opening a round
 
     def _open(self, view: View, event: Event) -> Actions:
-        if self._t >= self._rounds or view.left <= self.between:
+        if view.left <= self.between or (self._t >= self._rounds and not self._another_round(view)):
             return Actions(stop=True)
         idle = view.cohort(self._t, None)
         if math.isnan(self._patience):
@@ -179,6 +188,8 @@ class Deployment(Strategy):
             self._opening = _Opening(view.now + self.opening_share * view.budget)
             return self._open_first(view, idle)
         planned = self._is_outdated(view) and self._plan(view)
+        if self._t >= self._rounds:
+            return Actions(stop=True)
         assert self.method is not None
         chosen = idle if self.method.problem.cohort is None else view.cohort(self._t, self.method.problem.cohort)
         inner = View(view.now, view.now + self._time_for(view), view.version, lambda k, size: chosen)
@@ -192,7 +203,7 @@ class Deployment(Strategy):
         self._wake = self._opening.end
         if devices.size == 0:
             return Actions(wake_at=self._wake)
-        steps, rate = max(2, self.local_iterations), self._rate(self._t)
+        steps, rate = max(2, self.given_steps or _OPENING_STEPS), self._rate(self._t)
         stop = np.full(devices.size, _OPENING_STOP * self.opening_share * view.budget)
         tasks = Tasks(devices, np.full(devices.size, self.batch), steps, rate, together=False, stop=stop)
         return Actions(dispatch=(tasks,), wake_at=self._wake)
@@ -234,10 +245,17 @@ class Deployment(Strategy):
 
     # -- planning
 
+    def _another_round(self, view: View) -> bool:
+        """Return whether there is time for a round that was not planned; only where their number is not given."""
+        if self.given_rounds is not None or self.beliefs is None:
+            return False
+        lag = float(np.median(self.beliefs.upload(np.arange(self.beliefs.size))))
+        return view.left - self.between > _WORTH_WHILE * lag
+
     def _is_outdated(self, view: View) -> bool:
         """Whether there is no plan, or it lacks a device, leaves one out for long, or was made for less time."""
         assert self.beliefs is not None
-        if self.method is None or self.method.problem.devices < self.beliefs.size:
+        if self.method is None or self.method.problem.devices < self.beliefs.size or self._t >= self._rounds:
             return True
         if any(rested >= _RESTED for rested in self._rested.values()):
             return True
@@ -246,13 +264,16 @@ class Deployment(Strategy):
     def _plan(self, view: View) -> bool:
         """Plan the rest of the rounds; fewer of them if too little of a round would be computing."""
         assert self.beliefs is not None
-        requested = max(1, self._rounds - self._t)
         upload = self.beliefs.upload(np.arange(self.beliefs.size))
         lag = float(np.median(upload))
+        try:
+            requested = self._requested(view, upload)
+        except InfeasibleBudgetError:
+            requested = 1
         most = min(requested, max(1, int(view.left / (_WORTH_WHILE * lag)))) if lag > 0 else requested
         for rounds in range(most, 0, -1):
             try:
-                method = self._method(self._time_for(view, rounds), rounds, upload)
+                method = self.make(self._problem(self._time_for(view, rounds), rounds, upload))
                 break
             except InfeasibleBudgetError:
                 if rounds == 1:
@@ -262,17 +283,28 @@ class Deployment(Strategy):
         method.inherit(self.method, self.beliefs)
         self.method, self._first, self._rounds = method, self._t, self._t + method.rounds
         self._rested = {}
-        if rounds < requested:
+        if self.given_rounds and rounds < requested:
             self.tell(
                 f"{requested} rounds do not fit into {view.left:.1f} s, since {lag:.1f} s of each are not computing: "
                 f"{rounds} are planned"
             )
-        self.tell(f"{method.label}: {method.rounds} rounds, {self.beliefs.size} devices, {view.left:.1f} s left")
+        self.tell(
+            f"{method.label}: {method.rounds} rounds of up to {method.problem.local_iterations} local steps, "
+            f"{self.beliefs.size} devices, {view.left:.1f} s left"
+        )
         for note in method.notes:
             self.tell(note)
         return True
 
-    def _method(self, left: float, rounds: int, upload: Floats) -> RoundStrategy:
+    def _requested(self, view: View, upload: Floats) -> int:
+        """Return the number of rounds that are left, or that suit the devices best if it is not given."""
+        if self.given_rounds is not None:
+            return max(1, self.given_rounds - self._t)
+        chosen = with_local_work(self._problem(self._time_for(view, 1), 1, upload), steps=self.given_steps).rounds
+        return min(chosen, max(1, int(_MOST_BETWEEN * view.left / self.between))) if self.between > 0 else chosen
+
+    def _problem(self, left: float, rounds: int, upload: Floats) -> Problem:
+        """Return the problem of a number of rounds, for the devices as they are believed to be."""
         assert self.beliefs is not None
         everyone = np.arange(self.beliefs.size)
         deadline, needed = left / rounds, max(2, self.min_reports)
@@ -284,7 +316,7 @@ class Deployment(Strategy):
             )
         cohort = max(2, self.min_devices, round(self.fraction * everyone.size))
         problem = Problem(
-            fleet=Fleet.of(self.beliefs.compute(everyone), upload),
+            fleet=Fleet.of(self.beliefs.compute(everyone), upload, spread=_SPREAD),
             layers=self.layers,
             rounds=rounds,
             budget=left,
@@ -292,10 +324,10 @@ class Deployment(Strategy):
             learning_rate=Rest(self.learning_rate, self._t),
             constants=self.constants or Constants(),
             cohort=cohort if cohort < everyone.size else None,
-            local_iterations=self.local_iterations,
+            local_iterations=self.given_steps or 1,
             samples=None if self.oversample else self.beliefs.held(everyone),
         )
-        return self.make(problem)
+        return problem if self.given_steps is not None else with_local_work(problem, rounds=rounds)
 
     # -- closing a round
 
@@ -348,7 +380,7 @@ class Deployment(Strategy):
         self.beliefs.grow(u + 1)
         if not self.beliefs.known(u):
             self.beliefs.first_compute[u] = speed / self.beliefs.faster
-        through = np.array([z >= self.layers * self.local_iterations])
+        through = np.array([z >= self.layers * (self.given_steps or _OPENING_STEPS)])
         alone, sent = np.array([u]), np.array([upload])
         self.beliefs.observe(alone, np.array([batch]), np.array([float(z)]), np.array([seconds]), sent, through)
 

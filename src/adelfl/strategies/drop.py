@@ -12,7 +12,7 @@ from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrate
 
 
 class Drop(RoundStrategy):
-    """Average those who finished; the others' work is lost."""
+    """Average the devices that finished; the work of the others is lost."""
 
     name = "drop"
 
@@ -22,5 +22,5 @@ class Drop(RoundStrategy):
         return Orders(T, fixed_batch(self.problem, devices, T))
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """A[u,l] = 1[finished]/K; nothing if nobody finished."""
+        """A[u,l] = |D_u| 1[finished] / Σ_w |D_w| 1[finished]."""
         return finished_only(progress)

@@ -28,7 +28,7 @@ class HeteroFL(RoundStrategy):
         s = self.problem
         T = s.uniform_deadline
         S = s.within_data(np.full(devices.size, s.batch), devices)
-        full = s.local_iterations * s.layers * S / s.compute[devices] + s.upload[devices]
+        full = s.local_iterations * s.layers * (S + s.overhead[devices]) / s.compute[devices] + s.upload[devices]
         fits = full[:, None] * WIDTHS**2 <= T
         # Where even the narrowest is expected to be late, it is what the device tries.
         width = WIDTHS[np.where(fits.any(axis=1), fits.argmax(axis=1), WIDTHS.size - 1)]

@@ -13,15 +13,26 @@ from adelfl.strategies.rounds import Floats, Progress
 from adelfl.theory import round_noise
 from adelfl.theory.gradient_stats import GradientStats
 
-Correction = Literal["unbiased", "none", "adaptive"]
-AverageOver = Literal["contributors", "all", "precision", "inverse"]
+Correction = Literal["unbiased", "none", "adaptive", "capped"]
+
+_CAP = 2.0  # the most that "capped" makes of 1/(1 − p)
+AverageOver = Literal["contributors", "all", "precision"]
 
 
 def finished_only(progress: Progress) -> Floats:
-    """A[u,l] = 1[finished everything]/K, where K devices did; nothing if nobody did."""
-    finished = progress.finished.astype(np.float64)
-    share = finished / max(1.0, finished.sum())
+    """A[u,l] = |D_u| 1[finished everything] / Σ_w |D_w| 1[finished everything]; zero if no device finished."""
+    finished = _weighed(progress.finished.astype(np.float64), progress)
+    share = finished / (finished.sum() or 1.0)
     return np.repeat(share[:, None], progress.layers, axis=1)
+
+
+def _weighed(share: Floats, progress: Progress) -> Floats:
+    """Multiply rows by each device's amount of data, relative to the mean of the cohort."""
+    if progress.amounts is None:
+        return share
+    relative = progress.amounts / progress.amounts.mean()
+    weighed: Floats = share * relative.reshape(-1, *([1] * (share.ndim - 1)))
+    return weighed
 
 
 class Knowledge:
@@ -62,23 +73,19 @@ def layerwise(
     ----------
     progress : Progress
         Who delivered what.
-    correction : {"unbiased", "none", "adaptive"}
-        With or without the factor 1/(1 − p), or with what of it pays (:func:`adelfl.theory.round_noise.correction`).
-    average_over : {"contributors", "all", "precision", "inverse"}
-        |U_l|; all U devices as in SALF's released code (which has no correction); contributors by how precise their
-        gradients are (:func:`adelfl.theory.round_noise.precision`); or 1/(U π), which is unbiased for any fleet.
+    correction : {"unbiased", "none", "adaptive", "capped"}
+        With or without the factor 1/(1 − p), with what of it pays (:func:`adelfl.theory.round_noise.correction`), or
+        with at most 2: a lone update of a layer that hardly ever arrives is too noisy to make up for all the others.
+    average_over : {"contributors", "all", "precision"}
+        |U_l|; all U devices as in SALF's released code (which has no correction); or contributors by how precise their
+        gradients are (:func:`adelfl.theory.round_noise.precision`).
     gradients : Gradients, optional
         Needed by "adaptive" and "precision".
     """
-    delivered = progress.delivered.astype(np.float64)
+    delivered = _weighed(progress.delivered.astype(np.float64), progress)
     if average_over == "all":
         over_all: Floats = delivered / progress.z.size
         return over_all
-    if average_over == "inverse":
-        # A device sits out, or has a chance; whoever delivered had one.
-        taking_part = max(1, int(np.count_nonzero(progress.rate > 0)))
-        inverse: Floats = np.where(delivered > 0, delivered / np.maximum(taking_part * progress.pi, 1e-300), 0.0)
-        return inverse
     if average_over == "precision":
         assert gradients is not None
         assert progress.batch is not None
@@ -89,7 +96,9 @@ def layerwise(
         return A
     # 1 − p without cancellation. A layer that somebody delivered has p < 1; others have A = 0 anyway.
     filled = -np.expm1(progress.log_p_empty)
-    if correction == "unbiased":
+    if correction == "capped":
+        filled = np.maximum(filled, 1.0 / _CAP)
+    if correction != "adaptive":
         return np.where(delivered > 0, A / np.where(filled > 0, filled, 1.0), 0.0)
     assert gradients is not None
     assert progress.batch is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from adelfl.strategies.merge import finished_only
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
 
@@ -22,5 +23,5 @@ class Oracle(RoundStrategy):
         return Orders(self.problem.uniform_deadline, batch)
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """A = 1/U."""
-        return np.full((progress.z.size, progress.layers), 1.0 / progress.z.size)
+        """A = |D_u| / Σ |D_w|: every device finishes."""
+        return finished_only(progress)

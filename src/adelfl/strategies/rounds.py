@@ -9,9 +9,10 @@ Every synchronous method is a deadline rule, a batch rule and a U×L matrix A:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,14 @@ from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.schedule import Schedule
 from adelfl.strategies.actions import Actions, Arrivals, Event, Merge, Merged, Tasks, View
-from adelfl.strategies.base import Strategy
+from adelfl.strategies.base import Strategy, check_choice
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.participation import delivery, log_p_empty
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Weigh = Literal["data", "equally"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,9 @@ class Progress:
     chances : callable or None
         Gives P(device u delivers layer l), shape (U, L), where layer times are not the paper's exponential ones.
     batch : ndarray of int, shape (U,), or None
-        S_u, as it was asked for; None if nobody cares.
+        S_u as requested; None if no merge rule needs it.
+    amounts : ndarray, shape (U,), or None
+        |D_u|, by which devices are weighed; None to weigh them equally.
     """
 
     z: Ints
@@ -78,6 +82,7 @@ class Progress:
     rate: Floats
     chances: Callable[[], Floats] | None = None
     batch: Ints | None = None
+    amounts: Floats | None = None
 
     @cached_property
     def pi(self) -> Floats:
@@ -135,6 +140,12 @@ class Outcome:
 class RoundStrategy(Strategy):
     """A synchronous method: rounds, each with one deadline, whose devices all start from the same weights.
 
+    Parameters
+    ----------
+    problem : Problem
+    weigh : {"data", "equally"}
+        Whether devices are weighed by the samples that they hold, as in FedAvg, or equally, as in the paper.
+
     Attributes
     ----------
     beliefs : Beliefs or None
@@ -143,6 +154,15 @@ class RoundStrategy(Strategy):
 
     beliefs: Beliefs | None = None
     _t = 0  # the round that is going on, from 0
+
+    def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
+        super().__init__(problem)
+        check_choice("weigh", weigh, Weigh)
+        self.weigh: Weigh = weigh
+
+    def labelled(self, said: Sequence[str]) -> str:
+        """Name equal weights, where they are not the method's default."""
+        return super().labelled([*said, *(["equal weights"] if self.options.get("weigh") == "equally" else [])])
 
     @abstractmethod
     def orders(self, t: int, devices: Ints) -> Orders:
@@ -180,12 +200,13 @@ class RoundStrategy(Strategy):
         o, latency, L = outcome, self.problem.latency, self.problem.layers
         through = o.z >= L * self.problem.local_iterations
         when = f"round {o.t + 1}"
+        cost = np.where(o.batch > 0, o.batch + self.problem.overhead[o.devices], 0.0)
         work, silence = work_of(latency, o.z, L, when), None
         if type(latency) is not Exponential:  # a class derived from it has chances of its own
-            mean = np.maximum(o.batch, 1) / self.beliefs.compute(o.devices)
+            mean = np.maximum(cost, 1) / self.beliefs.compute(o.devices)
             own = of_devices(latency, o.devices)
             silence = 1.0 - delivery_of(own, mean, np.zeros(mean.size), o.seconds, L, when)[:, -1]
-        self.beliefs.observe(o.devices, o.batch, work, o.seconds, o.upload, through, silence)
+        self.beliefs.observe(o.devices, cost, work, o.seconds, o.upload, through, silence)
 
     def inherit(self, older: RoundStrategy | None, beliefs: Beliefs) -> None:
         """Take over the estimates of devices, and the knowledge of the strategy that an earlier plan used."""
@@ -243,11 +264,12 @@ class RoundStrategy(Strategy):
         """Return how far the devices of a round came, beside how far they were expected to come."""
         tasks, s = event.tasks, self.problem
         L, E, T = s.layers, tasks.steps, tasks.cutoff
+        amounts = None if self.weigh == "equally" or s.amounts is None else s.amounts[tasks.devices]
         if np.isinf(T):
-            return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0))
+            return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0), None, tasks.batch, amounts)
         P, B = self.believed(tasks.devices)
         scale = _cost(tasks)
-        cost, B = np.maximum(tasks.batch * scale, 1e-300), B * scale
+        cost, B = np.maximum((tasks.batch + s.overhead[tasks.devices]) * scale, 1e-300), B * scale
         asked = tasks.batch > 0
         rate = np.where(asked, P * np.maximum(T - B, 0.0) / cost, 0.0)
         chances, absent = None, self.absent(tasks.devices)
@@ -258,7 +280,7 @@ class RoundStrategy(Strategy):
                 found = delivery_of(believed, cost / P, B, np.full(asked.size, T), L, when)
                 return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * found, 0.0)
 
-        return Progress(event.z, L, E, rate, chances, tasks.batch)
+        return Progress(event.z, L, E, rate, chances, tasks.batch, amounts)
 
 
 def _cost(tasks: Tasks) -> Floats | float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from adelfl.planner import Problem
 from adelfl.strategies.base import check_choice
 from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh, fixed_batch
 from adelfl.theory.gradient_stats import GradientStats
 
 
@@ -21,19 +21,26 @@ class Salf(RoundStrategy):
     Parameters
     ----------
     problem : Problem
-    average_over : {"contributors", "all", "precision", "inverse"}
+    average_over : {"contributors", "all", "precision"}
         Eq. (5); the rule of SALF's released code: over all U devices, one that did not reach a layer counting with the
         old weights; or what :func:`adelfl.strategies.merge.layerwise` has besides.
-    correction : {"unbiased", "none", "adaptive"}
-        With or without 1/(1 − p), or with what of it pays.
+    correction : {"unbiased", "none", "adaptive", "capped"}
+        With or without 1/(1 − p), with what of it pays, or with at most 2.
+    weigh : {"data", "equally"}
+        Weigh devices by the samples that they hold, or equally.
     """
 
     name = "salf"
 
     def __init__(
-        self, problem: Problem, *, average_over: AverageOver = "contributors", correction: Correction = "unbiased"
+        self,
+        problem: Problem,
+        *,
+        average_over: AverageOver = "contributors",
+        correction: Correction = "unbiased",
+        weigh: Weigh = "data",
     ) -> None:
-        super().__init__(problem)
+        super().__init__(problem, weigh=weigh)
         check_choice("average_over", average_over, AverageOver)
         check_choice("correction", correction, Correction)
         self.average_over: AverageOver = average_over
@@ -44,7 +51,7 @@ class Salf(RoundStrategy):
     def label(self) -> str:
         """Name which average and correction it is."""
         said = [] if self.average_over == "contributors" else [f"average over {self.average_over}"]
-        if self.average_over not in ("all", "inverse") and self.correction != "unbiased":
+        if self.average_over != "all" and self.correction != "unbiased":
             said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
         return self.labelled(said)
 

@@ -2,7 +2,7 @@
 
 McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
 
-    w ← w − η (1/K) Σ_u g_u          over the K devices that are there; a round lasts as long as the slowest of them
+    w ← w − η Σ_u |D_u| g_u / Σ_u |D_u|      over the devices that take part; a round lasts as long as the slowest
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ class Wait(RoundStrategy):
         return Orders(math.inf, self.problem.within_data(np.full(devices.size, self.problem.batch), devices))
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """A = 1/K for those who finished, which is everybody unless some dropped out."""
+        """A = |D_u| / Σ |D_w| for the devices that finished: all of them unless some dropped out."""
         return finished_only(progress)

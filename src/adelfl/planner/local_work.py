@@ -1,0 +1,91 @@
+"""How much local work a round should hold: the number of rounds R and of local steps E.
+
+A device with P_u (T − B_u) sample-layers in a round of T seconds does E_u = P_u (T − B_u)/(S L) steps of S samples. The
+first steps of a round are worth a step of the whole fleet each. Later ones follow the device's own data, and are worth
+less the further they go, so that a round of E steps is worth g(E) = E/(1 + E/E_h) of them. R maximises
+
+    R · mean_u g(E_u),       E_u = P_u (T_max/R − B_u)/(S L)
+
+For equal devices that is E = √(E_h B P/(S L)): more lag asks for longer rounds, heterogeneous data for shorter ones.
+
+Without lag, R is bounded by the batch that the rate bears: a step of all devices has at least S η/0.15 samples.
+
+E_h, the number of steps after which half of a step's worth is lost, falls with the rate and with how much of a sample's
+gradient is its device's own: E_h = a/η · 1/(1 + b ζ²/σ²).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.errors import InfeasibleBudgetError
+from adelfl.planner.problem import MAX_LOCAL_ITERATIONS, MAX_ROUNDS, Problem
+
+Floats = NDArray[np.float64]
+
+_HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/beyond.md)
+_LEAST = 1.0 / 0.15  # batches of S that a step of all devices takes at least, at a rate of 1
+_FASTEST = 4.0  # times the median device's steps: the most that any device does
+SPARE = 1.13
+"""Mean layers that a step is given, over L."""
+
+
+def half_worth(problem: Problem) -> float:
+    """E_h: the number of local steps of a round at which half of a step's worth is lost."""
+    spread = problem.spread
+    correlation = float(spread.zeta2.sum() / spread.sigma2.sum())
+    return _HOMOGENEOUS / float(problem.eta[0]) / (1.0 + _HETEROGENEOUS * correlation)
+
+
+def with_local_work(problem: Problem, *, rounds: int | None = None, steps: int | None = None) -> Problem:
+    """Return the problem with the best number of rounds and of local steps.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its own ``rounds`` and ``local_iterations`` are not used.
+    rounds : int, optional
+        R, if it is given; by default it is chosen.
+    steps : int, optional
+        E, the most steps of a device in a round, if it is given; by default as many as fit.
+    """
+    if rounds is None:
+        rounds = _best_rounds(problem, steps)
+    if steps is None:
+        fits = _steps(problem, problem.budget / rounds)
+        most = min(float(fits.max()), _FASTEST * float(np.median(fits)))
+        steps = max(1, min(math.ceil(most), MAX_LOCAL_ITERATIONS))
+    return replace(problem, rounds=rounds, local_iterations=steps)
+
+
+def _steps(problem: Problem, seconds: Floats | float) -> Floats:
+    """E_u of each group in rounds of some length, shape (..., groups)."""
+    fleet, S = problem.fleet, problem.batch
+    held = S if fleet.samples is None else np.minimum(S, fleet.samples)
+    cost = (held + (0.0 if fleet.overhead is None else fleet.overhead)) * problem.layers * SPARE
+    left = np.maximum(np.asarray(seconds, dtype=np.float64)[..., None] - fleet.upload, 0.0)
+    return np.asarray(fleet.compute * left / cost, dtype=np.float64)
+
+
+def _best_rounds(problem: Problem, steps: int | None) -> int:
+    R = np.unique(np.geomspace(1, MAX_ROUNDS, 400).astype(np.int64))
+    E = _steps(problem, problem.budget / R)
+    n = problem.fleet.count * (1.0 if problem.cohort is None else problem.cohort / problem.devices)
+    least = min(_LEAST * float(problem.eta[0]), 0.5 * float(n.sum()))
+    enough = np.minimum(E, 1.0) @ n >= least
+    if not enough.any():
+        raise InfeasibleBudgetError(
+            f"no number of rounds fits into {problem.budget:.4g} s: even in one the devices together take fewer than "
+            f"{least:.2g} batches of {problem.batch} samples; give more time, or a smaller batch",
+            binding="the time of all devices together",
+            smallest_budget=None,
+        )
+    E = np.where(E > 0, np.maximum(E, 1.0), 0.0)
+    if steps is not None:
+        E = np.minimum(E, steps)
+    worth = R * ((E / (1.0 + E / half_worth(problem))) @ n)
+    return int(R[int(np.argmax(np.where(enough, worth, -np.inf)))])

@@ -1,0 +1,103 @@
+"""How many rounds and local steps: more lag asks for longer rounds, heterogeneous data for shorter ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from adelfl.config.build import build_experiment
+from adelfl.config.run import load_run
+from adelfl.errors import ConfigError, InfeasibleBudgetError
+from adelfl.fleet import Fleet
+from adelfl.planner import Constants, Problem
+from adelfl.planner.local_work import SPARE, half_worth, with_local_work
+from adelfl.runner import parse_strategy
+from adelfl.strategies import find_strategy
+from adelfl.theory.gradient_stats import GradientStats
+
+L, S, P = 3, 16, 160.0
+
+
+def problem_of(lag: float, zeta2: float = 0.0, rate: float = 0.3, devices: int = 10, budget: float = 1000.0) -> Problem:
+    spread = GradientStats.of([1.0] * L, [zeta2] * L, [0.1] * L, [1.0] * L)
+    fleet = Fleet.of(np.full(devices, P), lag)
+    return Problem(fleet, L, 1, budget, rate, constants=Constants(spread=spread), batch=S)
+
+
+def test_equal_devices_do_the_geometric_mean_of_lag_and_half_worth():
+    """E = √(E_h B/c), where c is the time of a step: the maximum of E/((E_h + E)(B + cE)), by hand."""
+    c = SPARE * L * S / P
+    for lag in (1.0, 4.0, 16.0):
+        problem = problem_of(lag)
+        chosen = with_local_work(problem)
+        E = (problem.budget / chosen.rounds - lag) / c
+        assert pytest.approx((half_worth(problem) * lag / c) ** 0.5, rel=0.1) == E
+        assert chosen.local_iterations == int(np.ceil(E))
+
+
+def test_more_lag_and_likelier_data_ask_for_fewer_rounds_and_more_steps():
+    near, far = with_local_work(problem_of(1.0)), with_local_work(problem_of(4.0))
+    assert far.rounds < near.rounds
+    assert far.local_iterations > near.local_iterations
+    apart = with_local_work(problem_of(4.0, zeta2=0.4))
+    assert apart.rounds > far.rounds
+    assert apart.local_iterations < far.local_iterations
+    slow = with_local_work(problem_of(4.0, rate=0.03))
+    assert slow.rounds < far.rounds
+
+
+def test_without_lag_devices_take_one_step_a_round():
+    assert with_local_work(problem_of(0.0)).local_iterations == 1
+
+
+def test_what_is_given_is_kept():
+    problem = problem_of(4.0)
+    assert with_local_work(problem, rounds=7).rounds == 7
+    assert with_local_work(problem, steps=5).local_iterations == 5
+    assert with_local_work(problem, steps=5).rounds > with_local_work(problem).rounds
+    both = with_local_work(problem, rounds=7, steps=5)
+    assert (both.rounds, both.local_iterations) == (7, 5)
+
+
+def test_a_very_fast_device_does_larger_batches_rather_than_ever_more_steps():
+    problem = problem_of(4.0)
+    fast = replace(problem, fleet=Fleet.of([*[P] * 9, 100 * P], 4.0))
+    chosen = with_local_work(fast, rounds=50)
+    assert chosen.local_iterations <= 4 * with_local_work(problem, rounds=50).local_iterations
+    batch = find_strategy("adel")(chosen).orders(0, np.arange(10)).batch
+    assert batch[-1] > 10 * S
+    assert np.all(batch[:-1] == S)
+
+
+def test_a_budget_without_a_single_batch_is_refused():
+    with pytest.raises(InfeasibleBudgetError, match="give more time, or a smaller batch"):
+        with_local_work(problem_of(4.0, budget=4.02))
+
+
+def test_slow_devices_get_smaller_batches_only_where_one_step_does_not_fit():
+    fleet = Fleet.of([160.0, 80.0, 40.0, 4.0], 2.0)
+    problem = replace(problem_of(2.0), fleet=fleet, budget=100.0, rounds=25, local_iterations=20)
+    batch = find_strategy("adel")(problem).orders(0, np.arange(4)).batch
+    assert batch.tolist() == [S, S, S, 2]
+
+
+def test_a_file_may_leave_rounds_and_steps_to_the_plan():
+    config = load_run(None, ["training.rounds=auto", "training.local_iterations=auto", "training.budget=100",
+                             "fleet.compute=160", "fleet.upload=4", "fleet.devices=6"])  # fmt: skip
+    for word in ("adel", "salf"):
+        name, options = parse_strategy(word)
+        problem = build_experiment(config.with_strategy(name, options, 0)).strategy.problem
+        assert 3 <= problem.rounds <= 20
+        assert problem.local_iterations > 4
+    with pytest.raises(ConfigError, match="needs a budget"):
+        load_run(None, ["training.rounds=auto", "training.depth=0.5"])
+
+
+def test_more_devices_are_worth_more_rounds():
+    few, many = (with_local_work(problem_of(0.0, devices=n)).rounds for n in (4, 200))
+    assert few < many
+
+
+def test_a_smaller_rate_bears_smaller_batches():
+    fast, slow = (with_local_work(problem_of(0.0, rate=rate, devices=30)).rounds for rate in (0.3, 0.1))
+    assert fast < slow
