@@ -23,7 +23,9 @@ from adelfl.report.comparison import standard_error
 
 METHODS = {
     "fedavg": "FedAvg (Flower's own)",
+    "fedavg-timeout": "FedAvg with a timeout",
     "drop": "drop stragglers",
+    "fedbuff": "FedBuff",
     "adel": "ADEL-FL",
     "adel-paper": "ADEL-FL (the paper's)",
 }

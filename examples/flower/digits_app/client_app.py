@@ -28,7 +28,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _stock(message: Message, context: Context, model, data, slowdown: float) -> Message:  # noqa: ANN001
-    """What a client of Flower's own FedAvg does: the same work, with no end but its own."""
+    """Do the same work as a plain Flower client, without a time limit."""
     import torch
     from flwr.app import ArrayRecord, MetricRecord, RecordDict
     from torch.nn import functional
@@ -36,16 +36,16 @@ def _stock(message: Message, context: Context, model, data, slowdown: float) -> 
     from adelfl.flower.client import plain_step
     from digits_app.task import weaken
 
-    said = context.run_config
-    batch = int(said["batch"])
+    config = context.run_config
+    batch = int(config["batch"])
     weaken(model, SECONDS_PER_SAMPLE * slowdown * batch)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     x, y = data
-    for _ in range(int(said["local-iterations"])):
+    for _ in range(int(config["local-iterations"])):
         rows = torch.randint(len(y), (batch,))
         model.zero_grad()
         functional.cross_entropy(model(x[rows]), y[rows]).backward()
-        plain_step(model, float(said["learning-rate"]))
+        plain_step(model, float(config["learning-rate"]))
     metrics = MetricRecord({"num-examples": len(y)})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
     return Message(content, reply_to=message)

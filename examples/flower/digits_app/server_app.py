@@ -18,48 +18,55 @@ from digits_app.task import Net, accuracy, load_test
 app = ServerApp()
 
 
+STOCK = ("fedavg", "fedavg-timeout")
+
+
 class BudgetIsOver(Exception):
-    """Ends stock FedAvg, which knows of no budget."""
+    """Ends stock FedAvg, which has no budget."""
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train until the budget is over, and write down how accuracy went."""
-    said = context.run_config
-    method, budget = str(said["method"]), float(said["budget"])
+    config = context.run_config
+    method, budget = str(config["method"]), float(config["budget"])
     torch.manual_seed(0)
     model = Net()
     x, y = load_test()
     rare = (y == 8) | (y == 9)
-    start, found = time.monotonic(), []
+    start, evaluations = time.monotonic(), []
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         seconds = time.monotonic() - start
-        if seconds > budget and method == "fedavg":
+        if seconds > budget and method in STOCK:
             raise BudgetIsOver
         model.load_state_dict(arrays.to_torch_state_dict())
         both = accuracy(model, x, y), accuracy(model, x[rare], y[rare])
-        found.append({"round": number, "seconds": seconds, "accuracy": both[0], "rare": both[1]})
+        evaluations.append({"round": number, "seconds": seconds, "accuracy": both[0], "rare": both[1]})
         return MetricRecord({"accuracy": both[0], "rare": both[1]})
 
-    arrays, rounds = ArrayRecord(model.state_dict()), int(said["rounds"])
-    nodes = int(said["nodes"])
-    if method == "fedavg":
+    arrays, rounds = ArrayRecord(model.state_dict()), int(config["rounds"])
+    nodes = int(config["nodes"])
+    if method in STOCK:
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=nodes)
+        timeout = budget if method == "fedavg" else float(config["timeout"])
         with contextlib.suppress(BudgetIsOver):
-            strategy.start(grid, arrays, num_rounds=rounds, timeout=budget, evaluate_fn=evaluate)
+            strategy.start(grid, arrays, num_rounds=100, timeout=timeout, evaluate_fn=evaluate)
     else:
+        auto = method == "adel"  # its plan chooses the number of rounds and of local steps
         strategy = DeadlineStrategy(
             budget=budget,
             method=method,
-            learning_rate=float(said["learning-rate"]),
-            batch=int(said["batch"]),
-            local_iterations=int(said["local-iterations"]),
+            plan_options={"buffer": nodes} if method == "fedbuff" else None,
+            learning_rate=float(config["learning-rate"]),
+            batch=int(config["batch"]),
+            local_iterations="auto" if auto else int(config["local-iterations"]),
             min_available_nodes=nodes,
-            record=said["record"] or None,
+            record=config["record"] or None,
         )
+        rounds = "auto" if auto else 1000 if method == "fedbuff" else rounds
         strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
-    result = {"method": method, "budget": budget, "seconds": time.monotonic() - start, "evaluations": found}
+    result = {"method": method, "budget": budget, "seconds": time.monotonic() - start, "evaluations": evaluations}
     print(json.dumps(result))
-    if said["out"]:
-        Path(str(said["out"])).write_text(json.dumps(result), encoding="utf-8")
+    if config["out"]:
+        Path(str(config["out"])).write_text(json.dumps(result), encoding="utf-8")
