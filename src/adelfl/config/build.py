@@ -297,7 +297,7 @@ def budget_for(said: TrainingSection, fleet: Fleet, layers: int) -> float:
     assert said.depth is not None
     assert said.rounds != "auto" != said.local_iterations  # which load_run refuses together with depth
     steps = layers * said.local_iterations
-    batch = said.batch if fleet.overhead is None else said.batch + fleet.overhead
+    batch = said.batch + fleet.overhead_of()
     deadline = deadline_for_depth(said.depth, steps, fleet.compute, fleet.upload, batch, fleet.count)
     return said.budget_share * said.rounds * deadline
 
