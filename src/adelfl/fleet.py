@@ -197,6 +197,10 @@ class Fleet:
         """Return the name of group i for messages."""
         return self.names[i] if self.names else f"device #{i + 1}"
 
+    def overhead_of(self, groups: Ints | slice = slice(None)) -> Floats:
+        """s₀ of some groups."""
+        return (np.zeros(self.groups) if self.overhead is None else self.overhead)[groups]
+
     def subset(self, keep: NDArray[np.bool_]) -> Fleet:
         """Return the groups where ``keep`` is true."""
         names = tuple(n for n, k in zip(self.names, keep, strict=True) if k) if self.names else ()

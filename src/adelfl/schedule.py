@@ -92,10 +92,6 @@ class Schedule:
     def _speed(self) -> Floats:
         return self.fleet.compute / self.local_iterations
 
-    @cached_property
-    def _overhead(self) -> Floats:
-        return np.zeros(self.fleet.groups) if self.fleet.overhead is None else self.fleet.overhead
-
     def _at_most(self, sizes: Floats, groups: Ints | slice = slice(None)) -> Floats:
         """Cut batch sizes to the samples of each device."""
         held = self.fleet.samples
@@ -113,7 +109,7 @@ class Schedule:
             sizes = np.full((*T.shape[:-1], P.size), float(self.batch or 0))
         else:
             m = np.broadcast_to(self.m, self.deadlines.shape)[t]
-            time, s0 = np.asarray(m)[..., None] * P * (T - B) / T, self._overhead[chosen]
+            time, s0 = np.asarray(m)[..., None] * P * (T - B) / T, self.fleet.overhead_of(chosen)
             sizes = time - s0
             if self.batch is not None:
                 sizes = np.maximum(sizes, np.minimum(time * self.local_iterations - s0, self.batch))
@@ -127,7 +123,7 @@ class Schedule:
         """
         S = self.batch_sizes(t)
         T = np.asarray(self.deadlines[t])[..., None]
-        lam = self.fleet.compute * (T - self.fleet.upload) / np.maximum(S + self._overhead, 1)
+        lam = self.fleet.compute * (T - self.fleet.upload) / np.maximum(S + self.fleet.overhead_of(), 1)
         return np.where(S > 0, lam, 0.0)
 
     def _delivered(self, t: int) -> Floats:
@@ -135,7 +131,7 @@ class Schedule:
         if isinstance(self.latency, Exponential):
             return participation.delivery(self.layers, self.rates(t))
         S, T = self.batch_sizes(t), float(self.deadlines[t])
-        mean = np.maximum(S + self._overhead, 1) / self.fleet.compute
+        mean = np.maximum(S + self.fleet.overhead_of(), 1) / self.fleet.compute
         chances = self.latency.delivery(mean, self.fleet.upload, np.full(S.shape, T), self.layers)
         return np.where((S > 0)[:, None], chances, 0.0)
 

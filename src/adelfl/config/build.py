@@ -180,7 +180,7 @@ def budget_for(section: TrainingSection, fleet: Fleet, layers: int) -> float:
     assert section.depth is not None
     assert section.rounds != "auto" != section.local_iterations  # which load_run refuses together with depth
     steps = layers * section.local_iterations
-    batch = section.batch if fleet.overhead is None else section.batch + fleet.overhead
+    batch = section.batch + fleet.overhead_of()
     deadline = deadline_for_depth(section.depth, steps, fleet.compute, fleet.upload, batch, fleet.count)
     return section.budget_share * section.rounds * deadline
 

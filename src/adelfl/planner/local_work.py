@@ -66,7 +66,7 @@ def _steps(problem: Problem, seconds: Floats | float) -> Floats:
     """E_u of each group in rounds of some length, shape (..., groups)."""
     fleet, S = problem.fleet, problem.batch
     held = S if fleet.samples is None else np.minimum(S, fleet.samples)
-    cost = (held + (0.0 if fleet.overhead is None else fleet.overhead)) * problem.layers * SPARE
+    cost = (held + fleet.overhead_of()) * problem.layers * SPARE
     left = np.maximum(np.asarray(seconds, dtype=np.float64)[..., None] - fleet.upload, 0.0)
     return np.asarray(fleet.compute * left / cost, dtype=np.float64)
 

@@ -58,7 +58,7 @@ class Population:
             latency=for_plans(problem.latency),
             weighting=weighting,
             samples=problem.fleet.samples,
-            overhead=0.0 if problem.fleet.overhead is None else problem.fleet.overhead,
+            overhead=problem.fleet.overhead_of(),
         )
 
     def exceeds(self, T: Floats, m: float | Floats) -> bool:

@@ -213,7 +213,7 @@ class Problem:
     @cached_property
     def overhead(self) -> Floats:
         """s₀ of each device, shape (N,)."""
-        return np.zeros(self.devices) if self.fleet.overhead is None else self.fleet.overhead[self.group]
+        return self.fleet.overhead_of(self.group)
 
     @cached_property
     def held(self) -> Floats | None:

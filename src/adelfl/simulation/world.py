@@ -79,7 +79,7 @@ class World:
     @cached_property
     def overhead(self) -> Floats:
         """s₀ of every device."""
-        return np.zeros(self._group.size) if self.fleet.overhead is None else self.fleet.overhead[self._group]
+        return self.fleet.overhead_of(self._group)
 
     @cached_property
     def _walk(self) -> Floats:

@@ -228,10 +228,8 @@ class Adel(RoundStrategy):
     def _first_plan(self) -> Schedule:
         s = self.problem
         fleet = s.fleet
-        n, overhead = fleet.count.astype(np.float64), fleet.overhead
-        population = self._crew(0, fleet.compute, fleet.upload, n, np.ones(fleet.groups), overhead=overhead)
-        found = self._solve(population, 0, s.budget, THOROUGH)
-        holding = self._first_crew_by_data()
+        found = self._solve(self._first_population(np.arange(fleet.groups), fleet.count), 0, s.budget, THOROUGH)
+        holding = self._first_by_data()
         if holding is not None and holding.exceeds(found.T, found.m):
             found = self._solve(holding, 0, s.budget, THOROUGH)
         schedule = Schedule(
@@ -257,42 +255,36 @@ class Adel(RoundStrategy):
                 )
         return schedule
 
-    def _first_crew_by_data(self) -> Population | None:
-        """The fleet with its groups divided by how many samples devices hold; None if that bounds nothing."""
+    def _first_by_data(self) -> Population | None:
+        """Return the fleet with its groups divided by how many samples devices hold; None if that bounds nothing."""
         s = self.problem
         if s.held is None:
             return None
         alike, count = np.unique(np.stack([s.group, s.held]), axis=1, return_counts=True)
-        group, held = alike[0].astype(np.int64), alike[1]
-        P, B = s.fleet.compute[group], s.fleet.upload[group]
-        overhead = None if s.fleet.overhead is None else s.fleet.overhead[group]
-        return self._crew(0, P, B, count.astype(np.float64), np.ones(group.size), held, overhead)
+        return self._first_population(alike[0].astype(np.int64), count, alike[1])
+
+    def _first_population(self, group: Ints, count: Ints, held: Floats | None = None) -> Population:
+        """Return so many devices of some groups, as they are known before the first round."""
+        fleet = self.problem.fleet
+        costs = fleet.compute[group], fleet.upload[group], fleet.overhead_of(group)
+        return self._population(0, *costs, count.astype(np.float64), np.ones(group.size), held)
 
     def _plan(self, t: int, left: float) -> NoisePlan:
-        """The rounds from t on, with what is believed by now."""
-        b, some = self.beliefs, self._sample
-        count = np.full(some.size, self.problem.devices / some.size)
-        held = None if self.problem.held is None else self.problem.held[some]
-        overhead = self.problem.overhead[some]
-        population = self._crew(t, b.compute(some), b.upload(some), count, 1.0 - b.away(some), held, overhead)
-        return self._solve(population, t, left, QUICK)
+        """Plan the rounds from t on, with what is believed by now."""
+        s, b, some = self.problem, self.beliefs, self._sample
+        costs = b.compute(some), b.upload(some), s.overhead[some]
+        held, count = None if s.held is None else s.held[some], np.full(some.size, s.devices / some.size)
+        return self._solve(self._population(t, *costs, count, 1.0 - b.away(some), held), t, left, QUICK)
 
-    def _crew(
-        self,
-        t: int,
-        compute: Floats,
-        upload: Floats,
-        count: Floats,
-        there: Floats,
-        held: Floats | None = None,
-        overhead: Floats | None = None,
+    def _population(
+        self, t: int, P: Floats, B: Floats, overhead: Floats, count: Floats, there: Floats, held: Floats | None
     ) -> Population:
         """Return groups of devices with these costs, numbers, probabilities of being there and amounts of data."""
         s = self.problem
         share = 1.0 if s.cohort is None else s.cohort / s.devices
         return Population(
-            P=compute,
-            B=upload,
+            P=P,
+            B=B,
             count=count,
             chance=share * there,
             layers=s.layers,
@@ -301,7 +293,7 @@ class Adel(RoundStrategy):
             latency=for_plans(s.latency),
             weighting=self._weighting,
             samples=held,
-            overhead=0.0 if overhead is None else overhead,
+            overhead=overhead,
         )
 
     def _solve(self, population: Population, t: int, budget: float, effort: Effort) -> NoisePlan:

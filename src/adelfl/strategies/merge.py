@@ -21,18 +21,18 @@ AverageOver = Literal["contributors", "all", "precision"]
 
 def finished_only(progress: Progress) -> Floats:
     """A[u,l] = |D_u| 1[finished everything] / Σ_w |D_w| 1[finished everything]; zero if no device finished."""
-    finished = _weighed(progress.finished.astype(np.float64), progress)
+    finished = weighed(progress.finished.astype(np.float64), progress)
     share = finished / (finished.sum() or 1.0)
     return np.repeat(share[:, None], progress.layers, axis=1)
 
 
-def _weighed(share: Floats, progress: Progress) -> Floats:
+def weighed(share: Floats, progress: Progress) -> Floats:
     """Multiply rows by each device's amount of data, relative to the mean of the cohort."""
     if progress.amounts is None:
         return share
     relative = progress.amounts / progress.amounts.mean()
-    weighed: Floats = share * relative.reshape(-1, *([1] * (share.ndim - 1)))
-    return weighed
+    found: Floats = share * relative.reshape(-1, *([1] * (share.ndim - 1)))
+    return found
 
 
 class Knowledge:
@@ -82,7 +82,7 @@ def layerwise(
     gradients : Gradients, optional
         Needed by "adaptive" and "precision".
     """
-    delivered = _weighed(progress.delivered.astype(np.float64), progress)
+    delivered = weighed(progress.delivered.astype(np.float64), progress)
     if average_over == "all":
         over_all: Floats = delivered / progress.z.size
         return over_all

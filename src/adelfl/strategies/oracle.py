@@ -1,13 +1,13 @@
 """The ceiling at a batch size: everybody delivers everything in time.
 
-w ← w − η (1/U) Σ_u g_u          a round lasts T_max / R
+w ← w − η Σ_u |D_u| g_u / Σ_u |D_u|          a round lasts T_max / R
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from adelfl.strategies.merge import finished_only
+from adelfl.strategies.merge import weighed
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
 
@@ -23,5 +23,6 @@ class Oracle(RoundStrategy):
         return Orders(self.problem.uniform_deadline, batch)
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """A = |D_u| / Σ |D_w|: every device finishes."""
-        return finished_only(progress)
+        """A = |D_u| / Σ |D_w| over all devices."""
+        share = weighed(np.ones(progress.z.size), progress)
+        return np.repeat((share / share.sum())[:, None], progress.layers, axis=1)
