@@ -460,3 +460,10 @@ def test_the_oracle_of_cells_that_share_it_runs_once(tmp_path):
     assert outcome.of(study.cells[1], "oracle") == outcome.of(study.cells[0], "oracle")
     assert [len(known.runs) for known in kept] == [1, 2, 3, 4]
     assert "|  |" in results_table(outcome).splitlines()[2]
+
+
+@pytest.mark.parametrize("name", ["table-2", "cifar-vgg11"])
+def test_every_cell_that_a_regime_is_inferred_from_has_an_oracle(name):
+    study = find_study(name)
+    for cell in study.cells:
+        assert "oracle" in study.strategies_of(study.home(cell, "oracle"))

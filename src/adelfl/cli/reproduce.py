@@ -44,6 +44,9 @@ def reproduce(
     resume: Annotated[
         bool, typer.Option(help="Do not repeat runs whose rows are in the folder of tables, made here or elsewhere.")
     ] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Run nothing; summarise the rows that are in the folder of tables.")
+    ] = False,
     page: Annotated[Path | None, typer.Option(help="Fill this page's tables from the folder of results.")] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -77,8 +80,13 @@ def reproduce(
             _earlier(study, stem) if resume else None,
         )
         stem.parent.mkdir(parents=True, exist_ok=True)
-        with StudyDisplay(study.name) as display:
-            outcome = conduct(study, setup, display, keep=partial(_keep, stem))
+        if summary:
+            outcome = _earlier(study, stem)
+            if outcome is None:
+                raise ConfigError(f"{stem}.csv: there are no rows to summarise yet")
+        else:
+            with StudyDisplay(study.name) as display:
+                outcome = conduct(study, setup, display, keep=partial(_keep, stem))
         _leave(study, outcome, out / folder.name, scale)
         if as_json:
             typer.echo(json.dumps(outcome.to_json()))

@@ -163,7 +163,7 @@ def print_study(
         table = _table("final", "learning rate", "broke down", first=cell)
         table.columns[0].min_width = 40
         for label, mean, error, rate, broke, _ in sorted(rows, key=lambda row: -row[1]):
-            final = f"{mean:.1f}%" if math.isnan(error) else f"{mean:.1f}% ± {error:.1f}"
+            final = "–" if math.isnan(mean) else f"{mean:.1f}%" if math.isnan(error) else f"{mean:.1f}% ± {error:.1f}"
             table.add_row(escape(label), final, f"{rate:g}", f"{broke or ''}")
         _print_whole(table, console)
     for claim in claims:
