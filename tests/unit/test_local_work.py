@@ -96,8 +96,3 @@ def test_a_file_may_leave_rounds_and_steps_to_the_plan():
 def test_more_devices_are_worth_more_rounds():
     few, many = (with_local_work(problem_of(0.0, devices=n)).rounds for n in (4, 200))
     assert few < many
-
-
-def test_a_smaller_rate_bears_smaller_batches():
-    fast, slow = (with_local_work(problem_of(0.0, rate=rate, devices=30)).rounds for rate in (0.3, 0.1))
-    assert fast < slow

@@ -8,7 +8,8 @@ less the further they go, so that a round of E steps is worth g(E) = E/(1 + E/E_
 
 For equal devices that is E = √(E_h B P/(S L)): more lag asks for longer rounds, heterogeneous data for shorter ones.
 
-Without lag, R is bounded by the batch that the rate bears: a step of all devices has at least S η/0.15 samples.
+Without lag, R is bounded by the batch that the rate bears: a step of all devices has at least 4 S samples, or half of
+what one batch each comes to.
 
 E_h, the number of steps after which half of a step's worth is lost, falls with the rate and with how much of a sample's
 gradient is its device's own: E_h = a/η · 1/(1 + b ζ²/σ²).
@@ -28,7 +29,7 @@ from adelfl.planner.problem import MAX_LOCAL_ITERATIONS, MAX_ROUNDS, Problem
 Floats = NDArray[np.float64]
 
 _HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/beyond.md)
-_LEAST = 1.0 / 0.15  # batches of S that a step of all devices takes at least, at a rate of 1
+_LEAST = 4.0  # batches of S that a step of all devices takes at least
 _FASTEST = 4.0  # times the median device's steps: the most that any device does
 SPARE = 1.13
 """Mean layers that a step is given, over L."""
@@ -75,7 +76,7 @@ def _best_rounds(problem: Problem, steps: int | None) -> int:
     R = np.unique(np.geomspace(1, MAX_ROUNDS, 400).astype(np.int64))
     E = _steps(problem, problem.budget / R)
     n = problem.fleet.count * (1.0 if problem.cohort is None else problem.cohort / problem.devices)
-    least = min(_LEAST * float(problem.eta[0]), 0.5 * float(n.sum()))
+    least = min(_LEAST, 0.5 * float(n.sum()))
     enough = np.minimum(E, 1.0) @ n >= least
     if not enough.any():
         raise InfeasibleBudgetError(
