@@ -227,7 +227,7 @@ def test_gradient_statistics_come_from_the_updates_of_a_round():
     for l, pair in enumerate((0.5, 0.25, 0.125)):
         g = np.array([one[l] for one in own if l in one])
         who = [n for n, one in zip(batches, own, strict=True) if l in one]
-        sigma2 = np.mean([n / 2 * pair for n in batches])
+        sigma2 = np.median([n / 2 * pair for n in batches])
         between = np.square(g - g.mean(0)).sum() / (len(g) - 1)
         assert stats.sigma2[l] == pytest.approx(sigma2)
         assert stats.zeta2[l] == pytest.approx(between - sigma2 * np.mean([1 / n for n in who]))

@@ -32,7 +32,9 @@ _LONGEST_POLL, _SHORTEST_POLL = 0.25, 0.01
 _LOOK = 1.0  # seconds between two looks at who is connected
 _PATIENCE = 3.0  # cutoffs, or round trips, after which a message without an answer counts as lost
 _LEAST_PATIENCE = 60.0  # seconds, where tasks have no cutoff
-_RECENT = 20  # updates that the norm of a single arrival is compared with
+_FIRST_PATIENCE = 0.1  # share of the budget, before anything is known
+_FAILED = 0.02  # share of the budget that a round without any update lasts at least
+_LAST = 0.1  # seconds before the end of the budget at which the last round closes
 
 Weights = dict[str, Array]
 
@@ -83,16 +85,13 @@ class _Dispatch:
     number: int
     version: int
     began: float
+    end: float
     start: Weights
     gate: Gate
     asked: set[int] = field(default_factory=set)
     deliveries: dict[int, Delivery] = field(default_factory=dict)
     arrived: dict[int, float] = field(default_factory=dict)
     closed: bool = False
-
-    @property
-    def end(self) -> float:
-        return self.began + self.tasks.cutoff
 
 
 class OnFlower(Backend):
@@ -146,7 +145,7 @@ class OnFlower(Backend):
         self._by_key: dict[str, tuple[_Dispatch, int]] = {}
         self._deliveries: dict[tuple[int, int], tuple[Delivery, Weights]] = {}
         self._events: deque[Event] = deque()
-        self._recent: deque[Delivery] = deque(maxlen=_RECENT)
+        self._recent: dict[int, Delivery] = {}  # the last single arrival of each device
         self._available: set[int] = set()  # devices that the strategy knows to be free, or has been told of
         self._look_at, self._longest = 0.0, 0.0
 
@@ -173,24 +172,33 @@ class OnFlower(Backend):
 
     # -- tasks
 
+    def resume(self, dispatched: int) -> None:
+        """Count dispatches from those that an earlier process made."""
+        self.dispatched = dispatched
+
     def dispatch(self, tasks: Tasks, version: int) -> None:
         """Send every device its task."""
         number, self.dispatched = self.dispatched, self.dispatched + 1
-        asked = {int(u): i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0}
+        busy = self.exchange.busy
+        asked = {int(u): i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy}
         gate = Gate(self.shape, version + 1, [self.roster[u] for u in asked], norm_limit=self.options.norm_limit)
-        sent = _Dispatch(tasks, number, version, self.now(), self.weights(), gate)
+        now = self.now()
+        end = min(now + tasks.cutoff, max(now, self.options.budget - _LAST)) if tasks.together else math.inf
+        sent = _Dispatch(tasks, number, version, now, end, self.weights(), gate)
         messages = [self.message(self.roster[u], self._task(tasks, i, version)) for u, i in asked.items()]
         until = min(sent.end, self.options.budget)
         for key, node in self.exchange.send(messages, until).items():
             u = self.roster.index(node)
             sent.asked.add(u)
             self._by_key[key] = (sent, u)
+        if math.isinf(self.exchange.patience):
+            self.exchange.patience = max(_LEAST_PATIENCE, _FIRST_PATIENCE * self.options.budget)
         if math.isfinite(tasks.cutoff):
             self.exchange.patience = _PATIENCE * max(1.0, tasks.cutoff)
         if tasks.together:
             self._open.append(sent)
         else:
-            self._available -= set(asked)
+            self._available -= set(tasks.devices.tolist())
 
     def _task(self, tasks: Tasks, i: int, version: int) -> Task:
         pace = None if tasks.pace is None else tasks.pace[i]
@@ -234,15 +242,16 @@ class OnFlower(Backend):
             self.clock.sleep_until(min(until, now + poll))
 
     def _is_over(self, sent: _Dispatch, now: float) -> bool:
-        """Return whether the cutoff has passed, or all have answered and at least one delivered something.
+        """Return whether the cutoff has passed, or all have answered.
 
-        Errors may come at once. A round in which nothing is delivered lasts until its cutoff, so that passing failures
-        do not use the rounds up.
+        Errors may come at once. A round in which nothing is delivered lasts a while, so that passing failures do not
+        use the rounds up.
         """
         if now >= sent.end:
             return True
-        useful = any(d.update.depth for d in sent.deliveries.values()) or math.isinf(sent.tasks.cutoff)
-        return bool(sent.asked) and sent.tasks.early and useful and sent.asked <= sent.arrived.keys()
+        if sent.asked <= sent.arrived.keys() and not any(d.update.depth for d in sent.deliveries.values()):
+            return now >= sent.began + max(1.0, _FAILED * self.options.budget)
+        return sent.tasks.early and sent.asked <= sent.arrived.keys()
 
     def _take(self, reply: Reply) -> None:
         """Check one reply, and note it or report it."""
@@ -261,13 +270,14 @@ class OnFlower(Backend):
             return
         if sent.tasks.together:
             return
-        _, out = sent.gate.in_line([*(d.update for d in self._recent), delivery.update])
+        others = [d.update for v, d in self._recent.items() if v != u]
+        self._recent[u] = delivery  # whatever the verdict, so that norms may move together
+        _, out = sent.gate.in_line([*others, delivery.update])
         reasons = [reason for update, reason in out if update is delivery.update]
         if reasons:
             del sent.deliveries[u]
             self._reject(sent, u, reasons[0])
             return
-        self._recent.append(delivery)
         self._available.add(u)
         self._longest = max(self._longest, reply.arrived)
         self.exchange.patience = max(_LEAST_PATIENCE, _PATIENCE * self._longest)
@@ -282,7 +292,9 @@ class OnFlower(Backend):
             u = by_update[id(update)]
             del sent.deliveries[u]
             self._reject(sent, u, reason)
-        return self._arrivals(sent, sent.tasks.devices)
+        arrivals = self._arrivals(sent, sent.tasks.devices)
+        sent.deliveries, sent.start = {}, {}  # a message that is never answered must not keep them
+        return arrivals
 
     def _arrivals(self, sent: _Dispatch, devices: Ints) -> Arrivals:
         z, seconds, upload = np.zeros(devices.size, dtype=np.int64), *np.full((2, devices.size), math.nan)

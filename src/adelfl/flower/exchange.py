@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -24,7 +25,7 @@ log = logging.getLogger("flwr")
 Result = TypeVar("Result")
 
 _GROUPS = 8  # groups in which the replies of one dispatch are pulled
-_CALL_SECONDS = 10.0  # limit for a list of nodes
+_CALL_SECONDS, _LEAST_CALL = 10.0, 0.5  # limits for a list of nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +89,15 @@ class Exchange:
     Attributes
     ----------
     patience : float
-        Seconds after which an unanswered message counts as lost, so that its node may be sent another one.
+        Seconds after which an unanswered message counts as lost, so that its node may be sent another one; twice as
+        many for every further one.
+    until : float
+        End of the run: no call is waited for much longer.
     """
 
     def __init__(self, grid: Grid, clock: Clock) -> None:
         self.grid, self.clock = grid, clock
-        self.patience = float("inf")
+        self.patience = self.until = float("inf")
         self._threaded = isinstance(clock, RealClock)
         self._open: dict[str, _Sent] = {}
         self._groups: list[_Group] = []
@@ -103,12 +107,16 @@ class Exchange:
     @property
     def busy(self) -> set[int]:
         """Nodes that have not answered yet: another message would only queue up behind the first."""
-        since = self.clock.now() - self.patience
-        return {sent.node for sent in self._open.values() if sent.at >= since}
+        now, unanswered, last = self.clock.now(), Counter[int](), dict[int, float]()
+        for sent in self._open.values():
+            unanswered[sent.node] += 1
+            last[sent.node] = max(sent.at, last.get(sent.node, sent.at))
+        return {n for n, at in last.items() if now - at <= self.patience * 2.0 ** (unanswered[n] - 1)}
 
     def nodes(self) -> list[int]:
         """Return the connected nodes in ascending order; the last known ones while the link to Flower is down."""
-        nodes = self._bounded(lambda: sorted(self.grid.get_node_ids()), _CALL_SECONDS)
+        seconds = min(_CALL_SECONDS, max(_LEAST_CALL, self.until - self.clock.now()))
+        nodes = self._bounded(lambda: sorted(self.grid.get_node_ids()), seconds)
         self._known = self._known if nodes is None else nodes
         return list(self._known)
 

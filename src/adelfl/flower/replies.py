@@ -118,7 +118,7 @@ def gradient_stats(
     pairs = np.array(
         [n / 2.0 * np.array(d.report.pair) for d, n in zip(deliveries, batches, strict=True) if len(d.report.pair) == L]
     )
-    sigma2 = pairs.mean(axis=0) if pairs.size else np.full(L, np.nan)
+    sigma2 = np.median(pairs, axis=0) if pairs.size else np.full(L, np.nan)
     count, noise, squares, of_sum = np.zeros((4, L))
     for l, names in enumerate(shape.layers):
         own = [

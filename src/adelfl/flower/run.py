@@ -20,6 +20,7 @@ from adelfl.atomic import write_json
 from adelfl.clock import Clock, wall_seconds
 from adelfl.errors import AdelError, ConfigError
 from adelfl.flower.backend import OnFlower, Weights
+from adelfl.flower.protocol import is_statistic
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row, RunInfo, RunResult
 from adelfl.records.summary import Summary
@@ -78,7 +79,7 @@ class Record:
         old = RunRecord.open(folder)
         if old.result is not None:
             raise ConfigError(f"{folder}: this run has ended; choose another folder")
-        for key in ("budget", "rounds"):
+        for key in ("budget", "rounds", "strategy"):
             if getattr(old.info, key) != getattr(info, key):
                 raise ConfigError(
                     f"{folder}: this run was begun with {key} = {getattr(old.info, key)}, not {getattr(info, key)}"
@@ -142,6 +143,9 @@ class FlowerRun:
         self.abandoned, self.merges = 0, 0
         self.time_use = dict.fromkeys(("computing", "lag", "idle", "abandoned"), 0.0)
         self._logged_roster = 0
+        for row in record.rows:
+            self.summary.add(row)
+            self.abandoned += row.abandoned
         if record.weights is not None:
             self.weights = {n: v for n, v in record.weights.items() if not n.startswith(_SERVER)}
             self.state = State({n.removeprefix(_SERVER): v for n, v in record.weights.items() if n.startswith(_SERVER)})
@@ -155,7 +159,11 @@ class FlowerRun:
 
     def arrays(self) -> ArrayRecord:
         """Return the weights that the server step hands out, as Flower's arrays."""
-        return _record(self.server_step.shown(self.weights, self.state))
+        shown = self.server_step.shown(self._parameters(), self.state)
+        return _record({name: shown.get(name, value) for name, value in self.weights.items()})
+
+    def _parameters(self) -> Weights:
+        return {name: value for name, value in self.weights.items() if not is_statistic(name)}
 
     def go(self, needed: int, rounds: int | None) -> Result:
         """Run until the budget or the rounds are over.
@@ -174,8 +182,12 @@ class FlowerRun:
             self._finish()
             return self.result
         try:
+            steps = self._resumed() if self.record.round else None
+        except AdelError:  # the record stays as it is
+            raise AdelError(f"{self.record.folder}: this run cannot be continued by this version") from None
+        try:
             self._wait_for_nodes(2 if self.record.round else needed)
-            steps = self._resumed() if self.record.round else self._begun()
+            steps = steps or self._begun()
             self.loop.run(islice(steps, rounds and rounds - self.record.round), self._apply, self._keep)
             if not self.merges and not self.record.round and self.backend.last_error:
                 log.warning("nothing was merged; the last error: %s", self.backend.last_error)
@@ -213,16 +225,12 @@ class FlowerRun:
 
     def _resumed(self) -> Any:  # noqa: ANN401 - an iterator of steps
         """Make the decisions of the finished rounds again, from the log."""
-        for row in self.record.rows:
-            self.summary.add(row)
-            self.abandoned += row.abandoned
         self.backend.roster = list(self.record.roster)
         self._logged_roster = len(self.backend.roster)
         steps = self.loop.steps(self.record.past)
         for step in islice(steps, self.record.round):
             seen = self.record.rows[step.version].gradients
             step.computed = Computed(None, None if seen is None else GradientStats.of(**seen))
-        self.backend.dispatched = len(self.loop.dispatched)
         log.info("resumed after round %d, %.1f s of %.1f s used", self.record.round, self.clock.now(), self.budget)
         return steps
 
@@ -242,7 +250,7 @@ class FlowerRun:
         if change is None:
             return
         self.weights = {name: value.copy() for name, value in self.weights.items()}
-        self.server_step.apply(self.weights, change.parameters, self.state)
+        self.server_step.apply(self._parameters(), change.parameters, self.state)
         self.weights |= {name: np.asarray(value) for name, value in change.buffers.items()}
         self.result.arrays, self.iterate = self.arrays(), _record(self.weights)
         self.merges += 1

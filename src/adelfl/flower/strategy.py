@@ -200,7 +200,8 @@ class DeadlineStrategy(Strategy):
         busy = exchange.busy
         idle = [n for n in exchange.nodes() if n not in busy]
         wanted = max(self.min_evaluate_nodes, round(self.fraction_evaluate * len(idle)))
-        chosen = rng_for(self.seed, "evaluate", server_round).permutation(idle)[:wanted].tolist()
+        order = rng_for(self.seed, "evaluate", server_round).permutation(len(idle))[:wanted]
+        chosen = [idle[i] for i in order]  # Flower's ids have 64 bits without a sign: no array holds them all
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [self._addressed(content, n, MessageType.EVALUATE, server_round) for n in chosen]
@@ -251,6 +252,7 @@ class DeadlineStrategy(Strategy):
             backend = OnFlower(
                 Exchange(grid, clock), shape, lambda: self.run.weights, message, self._options(statistics)
             )
+            backend.exchange.until = self.budget
             self._run = FlowerRun(
                 strategy,
                 backend,

@@ -30,6 +30,7 @@ _AWAY, _AWAY_WEIGHT = 0.02, 3.0  # prior probability of absence, and its weight 
 _UPLOAD_WEIGHT = 1.0
 _SUMS = ("_layers", "_exposure", "_upload", "_uploads", "_away", "_asked")
 
+_MOST_DUE = 30.0  # times the layers that came: the most that one device may count for in the fleet's speed
 _REMEMBERED = 8  # round trips per device
 _NEW_PACE = 0.3  # weight of the newest layer times
 _ODD = 3.0  # a duration this many times the next longest is an outlier
@@ -95,7 +96,8 @@ class Beliefs:
 
     def _share(self, u: Ints) -> Floats:
         """Return the contribution of some devices to the sums over all devices."""
-        x, due = self._layers[u], self._exposure[u] * self.first_compute[u]
+        x = self._layers[u]
+        due = np.minimum(self._exposure[u] * self.first_compute[u], _MOST_DUE * (1.0 + x))
         terms = (x, due, x * x, x * due, due * due, self._away[u], self._asked[u])
         return np.array([term.sum() for term in terms])
 
@@ -194,6 +196,13 @@ class Beliefs:
         """Forget old durations of a device that sits out. Otherwise a slow link would exclude it for ever."""
         if u in self._links:
             self._links[u].ease()
+
+    def restart(self, u: int, compute: float) -> None:
+        """Replace the first estimate of a device's speed."""
+        one = np.array([u])
+        before = self._share(one)
+        self.first_compute[u] = compute
+        self._sums += self._share(one) - before
 
     def known(self, u: int) -> bool:
         """Return whether a device has reported durations."""

@@ -82,6 +82,9 @@ class Backend(ABC):
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
         """Do what can be done for some merges before their weights are known."""
 
+    def resume(self, dispatched: int) -> None:  # noqa: B027 - only real backends need it
+        """Go on in a new process, after a number of dispatches that another process made."""
+
     def fills(self, merge: Merge) -> float:
         """Return the share of the memory for prepared merges that one fills; no more are decided when it is full."""
         return 0.0

@@ -127,9 +127,12 @@ class Loop:
             old = next(before, None)
             if old is None and resumed:
                 events.appendleft(Started())
+                self.backend.resume(len(self.dispatched))
             resumed = old is not None
             event: Event | None
             if old is not None:
+                if old.event["kind"] == "started" and not (events and isinstance(events[0], Started)):
+                    events.appendleft(Started())  # an earlier process went on here
                 event, now = (events.popleft() if events else old.event_of(self.dispatched)), old.now
                 view = View(now, self.budget, self.version, old.cohort)
             else:

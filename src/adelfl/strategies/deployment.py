@@ -129,6 +129,9 @@ class Deployment(Strategy):
         self._closed, self._patience = 0.0, math.nan
         self._wake: float | None = None
         self._opening: _Opening | None = None
+        self._merged: Merged | None = None  # a merge that the method has not been told of
+        self._batch, self._share = batch, opening_share  # of the opening round; less work and more time if it fails
+        self._enough = min_devices
         self._waits = False  # whether the round that is going on has no deadline of its own
 
     @property
@@ -160,12 +163,12 @@ class Deployment(Strategy):
             self._closed = view.now
             if self._t or view.version:  # a new process goes on
                 return Actions()
-            self.between = _MARGIN * view.now
         if isinstance(event, Timer) and self._opening is not None:
             return self._close_first(view)
         if isinstance(event, Merged):
             self.between = max(self.between, _MARGIN * (view.now - self._closed))
             self._t += 1
+            self._merged = event if self.method is not None else None
             if self.method is None and event.spread is not None and self.constants is None:
                 self.constants = constants_from(event.spread)
         return self._open(view, event)
@@ -178,22 +181,30 @@ class Deployment(Strategy):
         idle = view.cohort(self._t, None)
         if math.isnan(self._patience):
             self._patience = view.now + (view.budget / self._rounds if self.method is None else self._mean_round())
-        if idle.size == 0 or (idle.size < self.min_devices and view.now < self._patience):
+        if idle.size == 0 or (idle.size < self._enough and view.now < self._patience):
             self._wake = min(view.budget, view.now + _POLL)
             return Actions(wake_at=self._wake)
+        self._enough = min(self.min_devices, idle.size)  # fewer have been waited for long enough, once
         self._wake, self._patience = None, math.nan
         if self.beliefs is not None:
             self.beliefs.grow(int(idle.max()) + 1)
         if self.beliefs is None:
-            self._opening = _Opening(view.now + self.opening_share * view.budget)
+            self._opening = _Opening(min(view.now + self.opening_share * view.budget, view.budget - _POLL))
             return self._open_first(view, idle)
         planned = self._is_outdated(view) and self._plan(view)
         if self._t >= self._rounds:
             return Actions(stop=True)
         assert self.method is not None
+        idle = idle[idle < self.method.problem.devices]  # no plan for the others
+        if idle.size == 0:
+            return Actions(stop=True)
         chosen = idle if self.method.problem.cohort is None else view.cohort(self._t, self.method.problem.cohort)
+        chosen = chosen[chosen < self.method.problem.devices]
         inner = View(view.now, view.now + self._time_for(view), view.version, lambda k, size: chosen)
-        actions = self.method.react(inner, event if isinstance(event, Merged) and not planned else Started())
+        merged, self._merged = self._merged, None
+        if planned and merged is not None and merged.spread is not None:
+            self.method.learn(merged.spread)
+        actions = self.method.react(inner, merged if merged is not None and not planned else Started())
         return self._adapted(view, actions)
 
     def _open_first(self, view: View, devices: Ints) -> Actions:
@@ -204,9 +215,24 @@ class Deployment(Strategy):
         if devices.size == 0:
             return Actions(wake_at=self._wake)
         steps, rate = max(2, self.given_steps or _OPENING_STEPS), self._rate(self._t)
-        stop = np.full(devices.size, _OPENING_STOP * self.opening_share * view.budget)
-        tasks = Tasks(devices, np.full(devices.size, self.batch), steps, rate, together=False, stop=stop)
+        stop = np.full(devices.size, _OPENING_STOP * self._share * view.budget)
+        tasks = Tasks(devices, np.full(devices.size, self._batch), steps, rate, together=False, stop=stop)
         return Actions(dispatch=(tasks,), wake_at=self._wake)
+
+    def _open_again(self, view: View) -> Actions:
+        """Ask idle devices once more, for less work and with more time."""
+        assert self._opening is not None
+        idle = view.cohort(self._t, None)
+        answered = {int(a.tasks.devices[0]) for a in self._opening.arrivals if a.z.any()}
+        idle = idle[~np.isin(idle, list(answered))]
+        if idle.size == 0 or view.left <= _POLL:
+            self._wake = min(view.budget, view.now + _POLL)
+            return Actions(wake_at=self._wake)
+        self._batch, self._share = max(1, self._batch // 4), min(1.0, 2 * self._share)
+        useful = [a for a in self._opening.arrivals if a.z.any()]
+        end = min(view.now + self._share * view.budget, view.budget - _POLL)
+        self._opening = _Opening(max(end, view.now + _POLL), set(answered), useful)
+        return self._open_first(view, idle)
 
     def _adapted(self, view: View, actions: Actions) -> Actions:
         """Fit the method's tasks into the time that is left, and tell devices when to stop."""
@@ -349,8 +375,7 @@ class Deployment(Strategy):
         assert self._opening is not None
         arrivals = tuple(a for a in self._opening.arrivals if a.z.any())
         if len(arrivals) < self.min_reports:
-            self._wake = min(view.budget, view.now + _POLL)
-            return Actions(wake_at=self._wake)
+            return self._open_again(view)
         self._opening, self._wake, self._closed = None, None, view.now
         z = np.array([int(a.z[0]) for a in arrivals])
         A = layerwise(Progress(z, self.layers, arrivals[0].tasks.steps, np.ones(z.size)), "none", "contributors")
@@ -374,12 +399,12 @@ class Deployment(Strategy):
         """Learn the speed of one device; the first one stands for all until others have answered."""
         if not seconds > 0:
             return
-        speed = max(z, 0.5) * batch / seconds
+        speed = max(z, 0.5) * batch / max(seconds, 1e-6)
         if self.beliefs is None:
             self.beliefs = Beliefs(np.full(u + 1, speed), np.full(u + 1, np.nan_to_num(upload)))
         self.beliefs.grow(u + 1)
         if not self.beliefs.known(u):
-            self.beliefs.first_compute[u] = speed / self.beliefs.faster
+            self.beliefs.restart(u, speed / self.beliefs.faster)
         through = np.array([z >= self.layers * (self.given_steps or _OPENING_STEPS)])
         alone, sent = np.array([u]), np.array([upload])
         self.beliefs.observe(alone, np.array([batch]), np.array([float(z)]), np.array([seconds]), sent, through)

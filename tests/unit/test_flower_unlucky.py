@@ -1,0 +1,242 @@
+"""Runs on Flower that meet bad luck: several crashes, lost messages, late and lying nodes, ids of 64 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+
+from adelfl.clock import VirtualClock
+from adelfl.errors import ConfigError
+from adelfl.flower import DeadlineStrategy
+from adelfl.records.reader import RunRecord
+from support.flower_world import Being, Silent, World, arrays, weights_of
+
+METHODS = ("adel", "salf", "drop", "wait")
+
+
+def strategy(world, budget=60.0, **more):
+    return DeadlineStrategy(**{"budget": budget, "learning_rate": 0.5, "clock": world.clock} | more)
+
+
+def nodes(kind=Being, count=4, tick=0.05, **more):
+    return {i: kind(tick, seed=i, **more) for i in range(1, count + 1)}
+
+
+class Until(VirtualClock):
+    """Calls a function whenever time has passed."""
+
+    def __init__(self, passed):
+        super().__init__()
+        self.passed = passed
+
+    def sleep_until(self, moment):
+        super().sleep_until(moment)
+        self.passed(self.now())
+
+
+class Killed(BaseException):
+    """What a server dies of."""
+
+
+def dies_in(round):
+    def evaluate(number, _):
+        if number == round:
+            raise Killed
+
+    return evaluate
+
+
+@pytest.mark.parametrize("method", ["adel", "fedbuff"])
+def test_a_run_survives_two_crashes(method, tmp_path):
+    world = World(nodes())
+    options = {"buffer": 2} if method == "fedbuff" else {}
+
+    def start(round):
+        s = strategy(world, method=method, record=tmp_path / "run", plan_options=options)
+        s.start(world, arrays(), num_rounds=12, evaluate_fn=dies_in(round))
+
+    for round in (2, 5):
+        with pytest.raises(Killed):
+            start(round)
+    start(99)
+    assert [row.round for row in RunRecord.open(tmp_path / "run").rounds] == list(range(13))
+    assert RunRecord.open(tmp_path / "run").result.abandoned == 0
+
+
+def test_a_run_is_not_continued_with_another_method(tmp_path):
+    world = World(nodes())
+    with pytest.raises(Killed):
+        strategy(world, record=tmp_path / "run").start(world, arrays(), num_rounds=6, evaluate_fn=dies_in(3))
+    with pytest.raises(ConfigError, match="begun with strategy = adel, not salf"):
+        strategy(world, method="salf", record=tmp_path / "run").start(world, arrays(), num_rounds=6)
+
+
+@pytest.mark.parametrize("at", [12.0, 32.0])
+def test_time_spent_waiting_for_nodes_does_not_shorten_the_rounds_further(at):
+    world = World(nodes(), Until(lambda now: world.gone.clear() if now >= at else None))
+    world.gone = {1, 2, 3, 4}
+    result = strategy(world).start(world, arrays(), num_rounds=8)
+    assert len(result.train_metrics_clientapp) == 8
+    assert world.clock.now() <= 60.0
+
+
+def test_evaluation_at_nodes_works_with_unsigned_ids():
+    class Evaluating(Being):
+        def answer(self, message):
+            if message.metadata.message_type == "evaluate":
+                content = RecordDict({"metrics": MetricRecord({"num-examples": 1, "accuracy": 1.0})})
+                return Message(content, reply_to=message), 0.1
+            return super().answer(message)
+
+    world = World({n: Evaluating(0.05, seed=i) for i, n in enumerate((5, 2**63 + 999, 2**63 + 12345))})
+    result = strategy(world, fraction_evaluate=1.0).start(world, arrays(), num_rounds=3)
+    assert len(result.evaluate_metrics_clientapp) == 3
+
+
+def test_an_opening_round_that_was_too_long_for_everybody_is_repeated_with_less_work():
+    world = World(nodes(tick=10.0))
+    result = strategy(world).start(world, arrays(), num_rounds=8)
+    assert len(result.train_metrics_clientapp) >= 3
+    assert world.nodes[1].asked[1].batch < world.nodes[1].asked[0].batch
+
+
+@pytest.mark.parametrize("method", ["adel", "fedbuff"])
+def test_first_messages_that_are_lost_are_sent_again(method):
+    class Deaf(Being):
+        def answer(self, message):
+            reply = super().answer(message)
+            return None if len(self.asked) == 1 else reply
+
+    world = World(nodes(Deaf))
+    result = strategy(world, budget=3600.0, method=method).start(world, arrays(), num_rounds=8)
+    assert len(result.train_metrics_clientapp) >= 7
+
+
+def test_waiting_for_everybody_goes_on_after_errors_and_failed_calls():
+    class Flaky(World):
+        calls = 0
+
+        def push_messages(self, messages):
+            self.calls += 1
+            if self.calls == 4:
+                raise ConnectionError("reset")
+            return super().push_messages(list(messages))
+
+    class Glitch(Being):
+        def answer(self, message):
+            reply = super().answer(message)
+            return (Message(Error(2, "x"), reply_to=message), 0.05) if len(self.asked) == 4 else reply
+
+    for world in (Flaky(nodes()), World(nodes(Glitch))):
+        result = strategy(world, method="wait", budget=600.0).start(world, arrays(), num_rounds=20)
+        assert len(result.train_metrics_clientapp) == 19
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_node_that_comes_when_there_is_no_time_for_a_new_plan_does_no_harm(method):
+    world = World(nodes(count=5, lag=3.0), Until(lambda now: world.gone.clear() if now >= 58 else None))
+    world.gone = {5}
+
+    def outage(number, _):
+        if number == 3:
+            world.gone = {1, 2, 3, 4, 5}
+
+    result = strategy(world, method=method).start(world, arrays(), num_rounds=8, evaluate_fn=outage)
+    assert len(result.train_metrics_clientapp) >= 3
+
+
+@pytest.mark.parametrize("lie", [{"adelfl-compute": 1e-9}, {"adelfl-compute": 5e-324}, {"adelfl-pair": [1e300] * 3}])
+def test_a_lie_of_one_node_does_not_starve_the_others(lie):
+    class Liar(Being):
+        def spoil(self, reply):
+            if len(self.asked) == 1:
+                reply.content["metrics"] = MetricRecord(dict(reply.content["metrics"]) | lie)
+            return reply
+
+    world = World(nodes() | {4: Liar(0.05, seed=4)})
+    result = strategy(world).start(world, arrays(), num_rounds=20)
+    assert len(result.train_metrics_clientapp) == 20
+    assert np.mean([task.batch for task in world.nodes[1].asked]) > 16
+
+
+def test_no_messages_pile_up_at_a_node_that_was_away():
+    class Cut(Being):
+        free = 0.0
+
+        def answer(self, message):
+            reply, after = super().answer(message)
+            now = world.clock.now()
+            self.free = max(self.free, 500.0 if 100 < now < 500 else now) + after
+            return reply, self.free - now
+
+    world = World(nodes(tick=1.0) | {4: Cut(1.0, seed=4)})
+    s = strategy(world, budget=1000.0, method="fedbuff", plan_options={"buffer": 3})
+    waiting = []
+
+    def look(number, _):
+        sent = s.run.backend.exchange._open.values()
+        waiting.append((world.clock.now(), sum(message.node == 4 for message in sent)))
+
+    s.start(world, arrays(), num_rounds=2000, evaluate_fn=look)
+    assert max(count for _, count in waiting) <= 4
+    assert max(count for now, count in waiting if now > 600) <= 1
+
+
+def test_a_quick_node_with_small_updates_does_not_lock_the_others_out():
+    class Small(Being):
+        def spoil(self, reply):
+            small = {n: Array(a.numpy() * np.float32(1e-3)) for n, a in reply.content["arrays"].items()}
+            reply.content["arrays"] = ArrayRecord(small)
+            return reply
+
+    world = World(nodes(count=3, tick=1.0) | {4: Small(0.01, seed=4)})
+    s = strategy(world, budget=100.0, method="fedbuff", plan_options={"buffer": 2})
+    s.start(world, arrays(), num_rounds="auto")
+    assert sum(s.run.backend.rejected.values()) == 0
+
+
+def test_a_method_hears_of_every_merge_even_if_nodes_are_away_for_a_moment():
+    class Harmonic:
+        def values(self, rounds):
+            return 1.0 / np.arange(1, rounds + 1)
+
+    def passed(now):
+        if world.gone and now >= world.back:
+            world.gone = set()
+
+    world = World(nodes(tick=2.0), Until(passed))
+
+    def leave(number, _):
+        if number in (3, 5):
+            world.gone, world.back = {1, 2, 3, 4}, world.clock.now() + 0.3
+
+    s = strategy(world, budget=100.0, learning_rate=Harmonic())
+    s.start(world, arrays(), num_rounds=8, evaluate_fn=leave)
+    assert [round(1 / task.rate) for task in world.nodes[1].asked] == [task.round for task in world.nodes[1].asked]
+
+
+def test_one_node_that_is_left_is_not_held_up_in_every_round():
+    world = World(nodes() | {i: Silent() for i in (2, 3, 4)})
+    world.nodes |= {2: Being(0.05, seed=2)}
+
+    def leave(number, _):
+        if number == 2:
+            world.gone = {2, 3, 4}
+
+    result = strategy(world, method="salf").start(world, arrays(), num_rounds=30, evaluate_fn=leave)
+    assert len(result.train_metrics_clientapp) >= 25
+
+
+def test_an_average_of_iterates_leaves_running_statistics_alone():
+    from test_flower import Normed, Norming
+
+    world = World({i: Norming(0.01, seed=i) for i in (1, 2, 3)})
+    result = strategy(world, method="salf", server_step="average").start(world, arrays(Normed()), num_rounds=3)
+    final = weights_of(result.arrays)
+    sent = np.mean([node.sent["norm.running_mean"] for node in world.nodes.values()], axis=0)
+    assert final["norm.running_mean"] == pytest.approx(sent, rel=1e-5)
+    assert final["norm.num_batches_tracked"].dtype == np.int64
