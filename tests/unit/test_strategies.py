@@ -265,13 +265,6 @@ def test_with_equal_batches_precision_is_the_plain_mean():
 
 
 @quick
-@given(progresses())
-def test_the_capped_factor_is_the_unbiased_one_up_to_two(progress):
-    none, full, capped = (layerwise(progress, c, "contributors").sum(axis=0) for c in ("none", "unbiased", "capped"))
-    assert pytest.approx(np.minimum(full, 2.0 * none), rel=1e-9) == capped
-
-
-@quick
 @given(progresses(), st.floats(1e-4, 10.0))
 def test_the_adaptive_factor_is_between_none_and_unbiased(progress, eta):
     L = progress.layers

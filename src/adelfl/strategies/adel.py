@@ -2,8 +2,8 @@
 
     T_1..T_R, m_1..m_R  =  argmin Σ_t a_t N(T_t, m_t)   within   Σ T_t ≤ T_max            (docs/beyond.md)
     S_t^u = max(1, ⌊m_t P_u (T_t − B_u)/T_t⌋)                                              (B3)
-    w^l ← w^l − η_t Σ_u A[u,l] g_u^l,    A[u,l] = c_l v_u 1[u delivered l] / Σ_w v_w 1[w delivered l]
-    v_u = 1/(σ_l²/S_u + M ζ_l²),         1 ≤ c_l ≤ 1/(1 − p_l)
+    w^l ← w^l − η_t Σ_u A[u,l] g_u^l,    A[u,l] = v_u 1[u delivered l] / Σ_w v_w 1[w delivered l]
+    v_u = 1/(σ_l²/S_u + M ζ_l²)
 
 The paper's own method is ``adel-paper``.
 """
@@ -66,7 +66,7 @@ class Adel(RoundStrategy):
         batch_scale: BatchScale = "per-round",
         deadlines: Deadlines = "auto",
         average_over: AverageOver = "precision",
-        correction: Correction = "capped",
+        correction: Correction = "none",
         weigh: Weigh = "data",
     ) -> None:
         super().__init__(problem, weigh=weigh)
@@ -119,8 +119,8 @@ class Adel(RoundStrategy):
             said.append(f"{self.deadlines} deadlines")
         if self.average_over != "precision":
             said.append(f"average over {self.average_over}")
-        if self.correction != "capped":
-            said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
+        if self.correction != "none":
+            said.append(f"{self.correction} correction")
         return self.labelled(said)
 
     @property

@@ -13,9 +13,8 @@ from adelfl.strategies.rounds import Floats, Progress
 from adelfl.theory import round_noise
 from adelfl.theory.gradient_stats import GradientStats
 
-Correction = Literal["unbiased", "none", "adaptive", "capped"]
+Correction = Literal["unbiased", "none", "adaptive"]
 
-_CAP = 2.0  # the most that "capped" makes of 1/(1 − p)
 AverageOver = Literal["contributors", "all", "precision"]
 
 
@@ -73,7 +72,7 @@ def layerwise(
     ----------
     progress : Progress
         Who delivered what.
-    correction : {"unbiased", "none", "adaptive", "capped"}
+    correction : {"unbiased", "none", "adaptive"}
         With or without the factor 1/(1 − p), with what of it pays (:func:`adelfl.theory.round_noise.correction`), or
         with at most 2: a lone update of a layer that hardly ever arrives is too noisy to make up for all the others.
     average_over : {"contributors", "all", "precision"}
@@ -96,8 +95,6 @@ def layerwise(
         return A
     # 1 − p without cancellation. A layer that somebody delivered has p < 1; others have A = 0 anyway.
     filled = -np.expm1(progress.log_p_empty)
-    if correction == "capped":
-        filled = np.maximum(filled, 1.0 / _CAP)
     if correction != "adaptive":
         return np.where(delivered > 0, A / np.where(filled > 0, filled, 1.0), 0.0)
     assert gradients is not None

@@ -24,7 +24,7 @@ class Salf(RoundStrategy):
     average_over : {"contributors", "all", "precision"}
         Eq. (5); the rule of SALF's released code: over all U devices, one that did not reach a layer counting with the
         old weights; or what :func:`adelfl.strategies.merge.layerwise` has besides.
-    correction : {"unbiased", "none", "adaptive", "capped"}
+    correction : {"unbiased", "none", "adaptive"}
         With or without 1/(1 − p), with what of it pays, or with at most 2.
     weigh : {"data", "equally"}
         Weigh devices by the samples that they hold, or equally.
