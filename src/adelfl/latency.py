@@ -172,8 +172,8 @@ class GammaLayers:
     def layer_times(self, rng: np.random.Generator, mean: Floats, steps: int, layers: int) -> Floats:
         """Independent gamma durations."""
         shape = np.broadcast_to(self._shape(), mean.shape)[:, None]
-        found: Floats = mean[:, None] * rng.standard_gamma(shape, (mean.size, steps)) / shape
-        return found
+        times: Floats = mean[:, None] * rng.standard_gamma(shape, (mean.size, steps)) / shape
+        return times
 
     def upload_times(self, rng: np.random.Generator, upload: Floats, layers: int) -> Floats:
         """B_u."""
@@ -183,8 +183,10 @@ class GammaLayers:
         """P(a gamma time of shape (L+1−l)/v² is at most T − B)."""
         left = np.maximum(np.asarray(deadline, dtype=np.float64) - upload, 0.0)
         shape = self._shape()
-        found: Floats = special.gammainc(shape[..., None] * np.arange(layers, 0, -1), (shape * left / mean)[..., None])
-        return found
+        chances: Floats = special.gammainc(
+            shape[..., None] * np.arange(layers, 0, -1), (shape * left / mean)[..., None]
+        )
+        return chances
 
 
 def of_fleet(latency: LatencyModel, spread: Floats | None) -> LatencyModel:

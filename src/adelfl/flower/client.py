@@ -151,18 +151,18 @@ class Job:
         Parameters of layers that were reached get a gradient, the others None: torch's optimizers leave those alone.
         """
         with Truncation(self.model, self.layers) as truncation:
-            found = truncation.backward(loss, self._should_stop)
+            partial = truncation.backward(loss, self._should_stop)
             for name, p in truncation.parameters.items():
-                p.grad = found.gradients.get(name)
+                p.grad = partial.gradients.get(name)
         if self.iterations_done == 0:
-            self.loss = found.loss
-        if not self.task.pace and self.iterations_done < 2 and not found.stopped:
-            self._compare(found.gradients)
+            self.loss = partial.loss
+        if not self.task.pace and self.iterations_done < 2 and not partial.stopped:
+            self._compare(partial.gradients)
         self._compute += self._elapsed() - self._begun
         self.iterations_done += 1
-        self.done += found.depth
-        self.stopped = found.stopped
-        self._examples += self._samples if found.depth else 0
+        self.done += partial.depth
+        self.stopped = partial.stopped
+        self._examples += self._samples if partial.depth else 0
 
     def _should_stop(self, l: int) -> bool | Answer:
         """A layer that came too late does not count, and one that is not expected in time is not begun."""

@@ -23,8 +23,9 @@ from adelfl.fleet import Fleet
 from adelfl.flower.backend import OnFlower, Options
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.protocol import Task, is_statistic
+from adelfl.flower.record import Record
 from adelfl.flower.replies import Aggregate, average_metrics
-from adelfl.flower.run import FlowerRun, Record, describe
+from adelfl.flower.run import FlowerRun, describe
 from adelfl.learning_rate import LearningRate, as_learning_rate
 from adelfl.planner import Constants, Problem
 from adelfl.runtime.server_step import ServerStep

@@ -110,18 +110,18 @@ class Adel(RoundStrategy):
     @property
     def label(self) -> str:
         """Name what differs from the whole method."""
-        said = []
+        words = []
         if not self.replan:
-            said.append("no replanning")
+            words.append("no replanning")
         if self.batch_scale == "one":
-            said.append("one m")
+            words.append("one m")
         if self.deadlines != "auto":
-            said.append(f"{self.deadlines} deadlines")
+            words.append(f"{self.deadlines} deadlines")
         if self.average_over != "precision":
-            said.append(f"average over {self.average_over}")
+            words.append(f"average over {self.average_over}")
         if self.correction != "none":
-            said.append(f"{self.correction} correction")
-        return self.labelled(said)
+            words.append(f"{self.correction} correction")
+        return self.labelled(words)
 
     @property
     def schedule(self) -> Schedule:
@@ -136,14 +136,14 @@ class Adel(RoundStrategy):
     @property
     def notes(self) -> tuple[str, ...]:
         """Name devices that cannot take part, and layers that hardly arrive."""
-        said = []
+        words = []
         late = self.problem.fleet.upload >= self._T.max()
         if late.any():
             out = int(self.problem.fleet.count[late].sum())
-            said.append(f"{out} devices sit out: their uploads outlast every deadline (at most {self._T.max():.4g} s)")
+            words.append(f"{out} devices sit out: their uploads outlast every deadline (at most {self._T.max():.4g} s)")
         if self._expected is not None and self._expected[0] < 1.0:
-            said.append(f"the first layer is expected to arrive {self._expected[0]:.2g} times in all: too little time")
-        return tuple(said)
+            words.append(f"the first layer is expected to arrive {self._expected[0]:.2g} times in all: too little time")
+        return tuple(words)
 
     def planned(self, t: int) -> float:
         """Seconds that rounds t, t+1, … are meant to take."""
@@ -190,13 +190,13 @@ class Adel(RoundStrategy):
             return
         if self.replan:
             try:
-                found = self._plan(t, o.left)
+                solution = self._plan(t, o.left)
             except InfeasibleBudgetError:
                 pass  # by what is believed nobody can deliver any more: better the old plan than none
             else:
                 self._T[t:], self._m = (
-                    found.T,
-                    np.concatenate([self._scales()[:t], np.broadcast_to(found.m, found.T.shape)]),
+                    solution.T,
+                    np.concatenate([self._scales()[:t], np.broadcast_to(solution.m, solution.T.shape)]),
                 )
                 return
         stretch = o.left / self._T[t:].sum()
@@ -212,8 +212,8 @@ class Adel(RoundStrategy):
         if not (isinstance(older, Adel) and self.replan and older.replan):
             return
         self.knowledge = older.knowledge
-        found = self._plan(0, self.problem.budget)
-        self._T, self._m = found.T, np.broadcast_to(found.m, found.T.shape).copy()
+        solution = self._plan(0, self.problem.budget)
+        self._T, self._m = solution.T, np.broadcast_to(solution.m, solution.T.shape).copy()
 
     def looks_at(self, t: int) -> bool:
         """Some times in a run."""
@@ -228,17 +228,17 @@ class Adel(RoundStrategy):
     def _first_plan(self) -> Schedule:
         s = self.problem
         fleet = s.fleet
-        found = self._solve(self._first_population(np.arange(fleet.groups), fleet.count), 0, s.budget, THOROUGH)
+        solution = self._solve(self._first_population(np.arange(fleet.groups), fleet.count), 0, s.budget, THOROUGH)
         holding = self._first_by_data()
-        if holding is not None and holding.exceeds(found.T, found.m):
-            found = self._solve(holding, 0, s.budget, THOROUGH)
+        if holding is not None and holding.exceeds(solution.T, solution.m):
+            solution = self._solve(holding, 0, s.budget, THOROUGH)
         schedule = Schedule(
             s.bounded_fleet,
             s.layers,
-            found.T,
-            m=found.m,
+            solution.T,
+            m=solution.m,
             batch=s.batch if s.local_iterations > 1 else None,
-            sits_out=fleet.upload >= found.T.max(),
+            sits_out=fleet.upload >= solution.T.max(),
             cohort=s.cohort,
             local_iterations=s.local_iterations,
             latency=for_plans(s.latency),

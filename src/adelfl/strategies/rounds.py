@@ -40,14 +40,14 @@ class Orders:
     Attributes
     ----------
     deadline : float
-        Seconds until the round closes; infinite to wait for everybody.
+        Seconds until the round closes; infinite to wait for all devices.
     batch : ndarray of int, shape (U,)
         S_u; 0 sits the round out.
     width : ndarray, shape (U,), or None
         Share of the hidden units that the device trains (HeteroFL), which makes layers and uploads take width² as
         long; None for the whole model.
     early : bool
-        Whether the round closes before its deadline when everybody has delivered everything.
+        Whether the round closes before its deadline when all devices have delivered everything.
     """
 
     deadline: float
@@ -91,12 +91,12 @@ class Progress:
 
     @cached_property
     def log_p_empty(self) -> Floats:
-        """log p_l, the probability that nobody delivers layer l, shape (L,)."""
+        """log p_l, the probability that no device delivers layer l, shape (L,)."""
         if self.chances is None:
             return log_p_empty(self.layers, self.rate)
         with np.errstate(divide="ignore"):
-            found: Floats = np.log1p(-self.pi).sum(axis=0)
-        return found
+            log_p: Floats = np.log1p(-self.pi).sum(axis=0)
+        return log_p
 
     @cached_property
     def delivered(self) -> Bools:
@@ -178,7 +178,7 @@ class RoundStrategy(Strategy):
         return self.problem.eta_of(self.rounds)
 
     def planned(self, t: int) -> float:
-        """Seconds that rounds t, t+1, … (from 0) are meant to take; infinite if nobody can say."""
+        """Seconds that rounds t, t+1, … (from 0) are meant to take; infinite if unknown."""
         if self.schedule is not None:
             return float(self.schedule.deadlines[t:].sum())
         return self.orders(t, np.arange(1)).deadline * (self.rounds - t)
@@ -217,7 +217,7 @@ class RoundStrategy(Strategy):
         return False
 
     def learn(self, spread: GradientStats) -> None:
-        """Told what the gradients of that round were like; layers that nobody sent are NaN."""
+        """Told what the gradients of that round were like; layers that no device sent are NaN."""
 
     # -- events
 
@@ -277,8 +277,8 @@ class RoundStrategy(Strategy):
             believed, when = of_devices(s.latency, tasks.devices), f"round {self._t + 1}"
 
             def chances() -> Floats:
-                found = delivery_of(believed, cost / P, B, np.full(asked.size, T), L, when)
-                return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * found, 0.0)
+                delivered = delivery_of(believed, cost / P, B, np.full(asked.size, T), L, when)
+                return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * delivered, 0.0)
 
         return Progress(event.z, L, E, rate, chances, tasks.batch, amounts)
 
@@ -292,15 +292,15 @@ def check_orders(strategy: Strategy, orders: Orders, devices: Ints) -> None:
     """Raise ConfigError if what a strategy asks for cannot be done."""
     if not isinstance(orders, Orders):
         raise ConfigError(f"strategy {strategy.name!r}: orders gave {orders!r}, which is no Orders")
-    said, batch = f"strategy {strategy.name!r}: orders gave", orders.batch
+    prefix, batch = f"strategy {strategy.name!r}: orders gave", orders.batch
     if np.shape(batch) != devices.shape:
-        raise ConfigError(f"{said} batch sizes of shape {np.shape(batch)} for {devices.size} devices")
+        raise ConfigError(f"{prefix} batch sizes of shape {np.shape(batch)} for {devices.size} devices")
     if not isinstance(batch, np.ndarray) or batch.dtype.kind not in "iu":
-        raise ConfigError(f"{said} batch sizes that are not an array of whole numbers")
+        raise ConfigError(f"{prefix} batch sizes that are not an array of whole numbers")
     if batch.size and batch.min() < 0:
-        raise ConfigError(f"{said} a batch size of {batch.min()}; 0 lets a device sit out")
+        raise ConfigError(f"{prefix} a batch size of {batch.min()}; 0 lets a device sit out")
     if not orders.deadline >= 0.0:
-        raise ConfigError(f"{said} a deadline of {orders.deadline} s; it must not be negative")
+        raise ConfigError(f"{prefix} a deadline of {orders.deadline} s; it must not be negative")
 
 
 def fixed_batch(problem: Problem, devices: Ints, deadline: float, width: Floats | float = 1.0) -> Ints:
