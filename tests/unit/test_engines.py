@@ -16,9 +16,10 @@ from adelfl.data import iid
 from adelfl.errors import ConfigError
 from adelfl.strategies import Progress
 from adelfl.training import chain, operations, stacked
+from adelfl.training.costs import layer_costs
 from adelfl.training.engines import LocalWork, build_engine, choose, find_device
 from adelfl.training.estimate import estimate_constants, look_at
-from adelfl.training.layers import find_layers, given_layers, layer_costs
+from adelfl.training.layers import find_layers, given_layers
 from adelfl.training.models import build_model
 from adelfl.training.work import RoundWork, Samples
 from support.small_worlds import (
