@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Empty
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -27,7 +26,7 @@ from adelfl.atomic import RunFinishedError
 from adelfl.config.build import build_experiment
 from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
-from adelfl.errors import AdelError, ConfigError, MissingExtraError
+from adelfl.errors import AdelError, ConfigError
 from adelfl.plugins import in_words, users_code
 from adelfl.process import settle
 from adelfl.records.reader import RunRecord
@@ -79,10 +78,7 @@ def build_checked(run_file: RunFile) -> Experiment:
     settle(run_file.engine.threads)
     experiment = build_experiment(run_file)
     with users_code("this experiment cannot begin"):
-        if experiment.engine == "flower":
-            _scale().check_start_on_flower(experiment)
-        else:
-            check_start(experiment)
+        check_start(experiment)
     return experiment
 
 
@@ -137,9 +133,6 @@ def _simulate(
     from adelfl.simulation import simulate
 
     try:
-        if experiment.engine == "flower":
-            result: RunResult = _scale().simulate_on_flower(run_file, experiment, writer, checkpoint, report)
-            return result
         return simulate(experiment, writer, checkpoint, report)
     except AdelError as error:
         writer.fail(str(error))
@@ -150,17 +143,6 @@ def _simulate(
         sentence = f"{writer.folder}: {in_words(error)}; failed.json there has the traceback"
         writer.fail(sentence, traceback.format_exc())
         raise AdelError(sentence) from error
-
-
-def _scale() -> ModuleType:
-    """Import the module that needs Flower."""
-    try:
-        from adelfl.flower import scale
-    except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] != "flwr":
-            raise
-        raise MissingExtraError("flwr", "scale") from None
-    return scale
 
 
 def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:

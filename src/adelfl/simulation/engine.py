@@ -32,7 +32,6 @@ from adelfl.simulation.world import World
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.engines import build_engine, find_device
 from adelfl.training.hetero import Hetero
-from adelfl.training.loop import Loop as EachDevice
 from adelfl.training.work import Samples
 
 __all__ = ["TrainingError", "check_start", "simulate"]
@@ -123,23 +122,16 @@ class _Run:
         if (share := codec.share(self.parameters)) != 1.0:
             world = replace(world, fleet=replace(world.fleet, upload=world.fleet.upload * share))
         self.uploads = Uploads(codec, e.seed) if codec.lossy else None
-        if e.make_engine is not None:
-            self.engine = e.make_engine(self.model, e.layers, samples, e.local)
-            if self.uploads is not None:
-                if not isinstance(self.engine, EachDevice):
-                    raise ConfigError(f"codec {codec.name!r} needs the loop engine")
-                self.engine.uploads = self.uploads
-        else:
-            self.engine = build_engine(
-                e.engine,
-                self.model,
-                e.layers,
-                samples,
-                e.local,
-                iterations=s.local_iterations,
-                widths=bool(strategy.submodels),
-                uploads=self.uploads,
-            )
+        self.engine = build_engine(
+            e.engine,
+            self.model,
+            e.layers,
+            samples,
+            e.local,
+            iterations=s.local_iterations,
+            widths=bool(strategy.submodels),
+            uploads=self.uploads,
+        )
         learner = Learner(self.model, e.layers, samples, self.engine, self.uploads)
         self.backend = Simulated(world, e.partition, learner, e.seed, oversample=e.oversample)
         self.loop = Loop(strategy, self.backend, s.budget)
