@@ -758,15 +758,15 @@ def test_a_server_that_was_killed_goes_on_from_the_last_finished_round(tmp_path,
 
 
 def test_time_without_a_server_is_the_budgets_too(tmp_path, monkeypatch):
-    import adelfl.flower.record as flower_record
+    import adelfl.flower.strategy as flower_strategy
 
     folder = tmp_path / "run"
     world = World(beings())
 
     with pytest.raises(Killed):
         strategy(world, record=folder).start(world, arrays(), num_rounds=12, evaluate_fn=dies_in(3))
-    true_now = flower_record.wall_seconds
-    monkeypatch.setattr(flower_record, "wall_seconds", lambda: true_now() + 1000.0)
+    true_now = flower_strategy.wall_seconds
+    monkeypatch.setattr(flower_strategy, "wall_seconds", lambda: true_now() + 1000.0)
     result = DeadlineStrategy(budget=60, learning_rate=0.5, record=folder).start(world, arrays(), num_rounds=12)
     assert [row.round for row in RunRecord.open(folder).rounds] == [0, 1, 2]
     assert differ(weights_of(result.arrays), weights_of(arrays()))  # the model of round 2

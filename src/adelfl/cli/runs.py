@@ -43,9 +43,7 @@ def run(
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default below runs/.")] = None,
     data_dir: DataDir = None,
-    engine: Annotated[
-        str | None, typer.Option(help="auto, fused, stacked, loop; flower: Flower's simulation engine over Ray.")
-    ] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, fused, stacked or loop.")] = None,
     log: Targets = None,
 ) -> None:
     """Simulate one strategy, and record it."""
