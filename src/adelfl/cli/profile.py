@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adelfl.cli.export import warn
 from adelfl.cli.runs import Changes, Config, DataDir, prepare
 from adelfl.errors import ConfigError
 
@@ -60,9 +59,10 @@ def profile(
     measured, megabytes = _measured(settings, sizes, repeats)
     laws = sorted(fit_laws(measured.per_sample), key=lambda law: law.distance)
     if not measured.grows:
-        warn(
-            "the layer times do not grow with the batch size beyond their noise, so compute is a guess; "
-            "try larger --batch-sizes, or more --repeats"
+        typer.echo(
+            "warning: the layer times do not grow with the batch size beyond their noise, so compute is a guess; "
+            "try larger --batch-sizes, or more --repeats",
+            err=True,
         )
     seconds = upload + measured.overhead + (8.0 * megabytes / mbps if mbps is not None else 0.0)
     entry: dict[str, Any] = {"name": name, "compute": measured.compute, "upload": seconds}

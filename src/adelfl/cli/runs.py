@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adelfl.cli.export import Targets, warn
 from adelfl.errors import AdelError, ConfigError
 
 if TYPE_CHECKING:
-    from adelfl.records.schema import Row, RunResult
+    from adelfl.records.schema import RunResult
     from adelfl.report.comparison import Contender
     from adelfl.runner import Job
 
@@ -44,26 +43,19 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default below runs/.")] = None,
     data_dir: DataDir = None,
     engine: Annotated[str | None, typer.Option(help="auto, fused, stacked or loop.")] = None,
-    log: Targets = None,
 ) -> None:
     """Simulate one strategy, and record it."""
     run_file = prepare(config, [*(changes or ()), *([f"engine.name={engine}"] if engine else ())], data_dir)
     from adelfl.cli.display import RunDisplay
     from adelfl.config.build import build_data
-    from adelfl.export.logs import Logs
     from adelfl.runner import start
 
     parts = [*(part.factory or part.name for part in (run_file.data, run_file.model)), run_file.strategy.name]
     name = "-".join([*(part.replace(":", ".") for part in parts), f"seed{run_file.training.seed}"])
     folder = out or _free(Path("runs") / name)
     build_data(run_file)  # before the display opens: decoding has a bar of its own
-    with RunDisplay(str(folder)) as display, Logs([target.value for target in log or ()], folder, warn) as logs:
-
-        def report(row: Row) -> None:
-            display.row(row)
-            logs.row(row)
-
-        result = start(run_file, folder, report)
+    with RunDisplay(str(folder)) as display:
+        result = start(run_file, folder, display.row)
     _say_result(folder, result)
     _say_untrained(run_file, _contenders_of(folder))
 
