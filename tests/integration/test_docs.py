@@ -1,11 +1,13 @@
 """What the documents show is what the program does."""
 
 import importlib.util
+import json
 import re
 import runpy
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from functools import cache
 from itertools import pairwise
@@ -83,6 +85,24 @@ def test_an_example_runs_in_a_process_of_its_own():
     found = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240)
     assert found.returncode == 0, found.stderr
     assert len(found.stdout.splitlines()) >= 2
+
+
+def test_the_notebook_runs_from_top_to_bottom_and_is_small(tmp_path, monkeypatch, capsys):
+    file = REPO / "examples" / "tour.ipynb"
+    assert file.stat().st_size < 300_000
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = {"__name__": "__main__"}
+    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            code = "".join(line for line in cell["source"] if not line.startswith("%"))  # without magic commands
+            exec(compile(code, file.name, "exec"), names)
+    accuracy = {
+        words[0]: float(words[1].rstrip("%"))
+        for words in map(str.split, capsys.readouterr().out.splitlines())
+        if words[0] in ("adel", "salf", "drop", "fitted-batch")
+    }
+    assert accuracy["adel"] > accuracy["salf"] > accuracy["drop"]
+    assert accuracy["fitted-batch"] > 50
 
 
 def test_every_example_is_listed():
