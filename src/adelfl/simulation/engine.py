@@ -150,7 +150,7 @@ class _Run:
         self.loop = Loop(strategy, self.backend, s.budget)
         self.server: State = {}
         self.backward = np.arange(s.layers, 0, -1)  # layers to finish before each is delivered
-        self.summary = Summary(s.budget, s.layers * strategy.most_steps)
+        self.summary = Summary(s.budget, s.layers * s.local_iterations)
         # Evenly spaced, and whatever the summary looks at; a round that ends there to rounding errors ends by then.
         evenly = {(k + 1) / e.evaluations for k in range(e.evaluations)}
         self.moments = sorted(share * s.budget * (1 + 1e-9) for share in evenly | SUMMED_UP)
