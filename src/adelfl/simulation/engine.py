@@ -141,7 +141,7 @@ class _Simulation(ModelHost):
             record,
             budget=s.budget,
             layers=s.layers,
-            iterations=self.strategy.most_steps,
+            iterations=s.local_iterations,
             devices=s.devices,
             report=report,
         )
