@@ -292,7 +292,7 @@ def partition(
         held.save(save)
         typer.echo(f"Partition: {save}")
     if plot is not None:
-        from adelfl.report.heatmaps import draw_partition
+        from adelfl.report.partition import draw_partition
         from adelfl.report.style import save as save_figure
 
         save_figure(draw_partition(held, dataset.y_train), plot)
