@@ -34,7 +34,6 @@ def profile(
             help=r"Add the \[\[device]] entry to this file for adelfl plan; a new file gets a \[problem] as well.",
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw measured against modelled times.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -50,10 +49,6 @@ def profile(
     name = name or platform.node() or "device"
     if out is not None:
         _check_out(out, name)
-    if plot is not None:
-        from adelfl.report.style import check_picture
-
-        check_picture(plot)
     from adelfl.fitting import fit_laws
 
     measured, megabytes = _measured(settings, sizes, repeats)
@@ -68,12 +63,6 @@ def profile(
     entry: dict[str, Any] = {"name": name, "compute": measured.compute, "upload": seconds}
     if count > 1:
         entry["count"] = count
-    if plot is not None:
-        from adelfl.report.profile import draw_profile
-        from adelfl.report.style import save
-
-        m = measured
-        save(draw_profile(m.batch_sizes, m.backward, m.layers, m.line, m.per_sample, laws), plot)
     if out is not None:
         _append(out, entry, _problem(settings, len(measured.layers), entry))
     if as_json:
@@ -83,9 +72,8 @@ def profile(
 
     print_profile(measured.batch_sizes, measured.forward, measured.backward, measured.layers, laws, measured.variation)
     typer.echo(_entry(entry))
-    for what, path in (("Entry", out), ("Picture", plot)):
-        if path is not None:
-            typer.echo(f"{what}: {path}")
+    if out is not None:
+        typer.echo(f"Entry: {out}")
 
 
 def _measured(settings: Any, sizes: list[int], repeats: int) -> tuple[Profile, float]:  # noqa: ANN401 - RunFile

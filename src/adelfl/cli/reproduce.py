@@ -134,7 +134,7 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
         picture = draw_regime(fit.depth, fit.misfit, fit.curves, fit.points, stated=STATED, title=title)
         save(picture, stem.with_name(f"{stem.name}-regime.png"), dpi=110)
     if study.headline:
-        from adelfl.report.time_series import draw_study
+        from adelfl.report.studies import draw_study
 
         titles = [cell.title for cell in study.cells if cell.key in study.headline]
         panels = [
@@ -149,7 +149,7 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
 def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplotlib figure
     if study.drawing == "map":
         from adelfl.experiments.page import map_gains
-        from adelfl.report.heatmaps import draw_gain
+        from adelfl.report.studies import draw_gain
 
         return draw_gain(map_gains(outcome), study.title)
     if study.drawing == "dots":
@@ -157,7 +157,7 @@ def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplot
 
         panels = [(cell, [row[:3] for row in rows]) for cell, rows in outcome.tables()]
         return draw_dots(panels, study.title)
-    from adelfl.report.time_series import draw_study
+    from adelfl.report.studies import draw_study
 
     cells = outcome.contenders()
     recorded = all(c.records for _, contenders in cells for c in contenders)

@@ -90,7 +90,6 @@ def compare(
     plot: Annotated[Path | None, typer.Option(help="Picture; by default accuracy.png among the runs.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is finished already.")] = False,
-    show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Compare strategies on the same data, initial weights and random draws, over several seeds.
@@ -137,10 +136,6 @@ def compare(
         if not as_json:
             _say_untrained(run_file, contenders)
             typer.echo(f"Runs: {folder}   Picture: {picture}")
-        if show:
-            from adelfl.cli.plan import open_picture
-
-            open_picture(picture)
     for job in (job for job in jobs_to_do if job in errors):  # in the order of the jobs
         typer.echo(f"error: {job.strategy}, seed {job.seed}: {errors[job]}", err=True)
     if errors:
@@ -290,7 +285,7 @@ def partition(
         held.save(save)
         typer.echo(f"Partition: {save}")
     if plot is not None:
-        from adelfl.report.heatmaps import draw_partition
+        from adelfl.report.partition import draw_partition
         from adelfl.report.style import save as save_figure
 
         save_figure(draw_partition(held, dataset.y_train), plot)
