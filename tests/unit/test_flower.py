@@ -36,7 +36,7 @@ from adelfl.runtime.reactions import of_devices
 from adelfl.strategies import find_strategy
 from adelfl.strategies.actions import Arrivals, Merged, Started, View
 from adelfl.strategies.deployment import MOST_CORRECTION, Deployment
-from adelfl.updates import Shape, Update
+from adelfl.updates import Shape
 from support.flower_world import Being, Failing, Net, Silent, Spoiling, TickingClock, World, arrays, model, weights_of
 
 LAYERS = (("first.weight", "first.bias"), ("second.weight", "second.bias"), ("third.weight", "third.bias"))
@@ -210,12 +210,12 @@ def updates(rng, rate, depths, names=LAYERS):
     """Random updates of some nodes, which came so far; as gradients, by node and layer, too."""
     shapes = {name: array.shape for name, array in weights_of(arrays()).items()}
     deliveries, own = [], []
-    for i, depth in enumerate(depths):
+    for depth in depths:
         changes = {m: rate * rng.normal(size=shapes[m]) for layer in names[len(names) - depth :] for m in layer}
         own.append({l: np.concatenate([changes[m].ravel() / rate for m in layer])
                     for l, layer in enumerate(names) if layer[0] in changes})  # fmt: skip
         report = Report(1, depth, 0.1, 0.2, 0.0, 0.3, (), 16, 64, pair=(0.5, 0.25, 0.125))
-        deliveries.append(Delivery(Update(i + 1, depth, changes, 16), depth, report, None))
+        deliveries.append(Delivery(changes, depth, report, None))
     return deliveries, own
 
 
@@ -237,8 +237,7 @@ def test_gradient_statistics_come_from_the_updates_of_a_round():
 def test_the_mean_of_several_steps_counts_as_one_gradient_of_as_many_samples():
     shape = Shape.of(weights_of(arrays()), LAYERS)
     deliveries, _ = updates(np.random.default_rng(3), 0.1, (3, 3, 3))
-    steps = [Delivery(Update(d.update.node, 3, {k: 5 * v for k, v in d.update.changes.items()}, 80), 15, d.report, None)
-             for d in deliveries]  # fmt: skip
+    steps = [Delivery({k: 5 * v for k, v in d.changes.items()}, 15, d.report, None) for d in deliveries]
     one, five = gradient_stats(deliveries, [80] * 3, shape, 0.1, 1), gradient_stats(steps, [16] * 3, shape, 0.1, 5)
     assert five.norm2 == pytest.approx(one.norm2)
     assert five.zeta2 + five.sigma2 / 80 == pytest.approx(one.zeta2 + one.sigma2 / 80)

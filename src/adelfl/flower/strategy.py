@@ -22,7 +22,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from adelfl.clock import Clock, RealClock, wall_seconds
 from adelfl.errors import AdelError, ConfigError
 from adelfl.fleet import Fleet
-from adelfl.flower.backend import OnFlower, Options
+from adelfl.flower.backend import OnFlower
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.protocol import Task, is_statistic
 from adelfl.flower.replies import Aggregate, average_metrics
@@ -257,7 +257,17 @@ class DeadlineStrategy(Strategy):
                 return self._message(node, task, self.run.iterate, config)
 
             backend = OnFlower(
-                Exchange(grid, clock), shape, lambda: self.run.weights, message, self._options(statistics)
+                Exchange(grid, clock),
+                shape,
+                lambda: self.run.weights,
+                message,
+                budget=self.budget,
+                seed=self.seed,
+                norm_limit=self.norm_limit,
+                oversample=self.oversample,
+                statistics=statistics,
+                arrays=self.arrayrecord_key,
+                examples=self.weighted_by_key,
             )
             backend.exchange.until = self.budget
             self._run = FlowerRun(
@@ -307,17 +317,6 @@ class DeadlineStrategy(Strategy):
             opening_share=self.measure_share,
             oversample=self.oversample,
             tell=lambda sentence: log.info("%s", sentence),
-        )
-
-    def _options(self, statistics: tuple[str, ...]) -> Options:
-        return Options(
-            budget=self.budget,
-            seed=self.seed,
-            norm_limit=self.norm_limit,
-            oversample=self.oversample,
-            statistics=statistics,
-            arrayrecord_key=self.arrayrecord_key,
-            weighted_by_key=self.weighted_by_key,
         )
 
     def _check(self, now: RunInfo) -> Callable[[RunRecord], None]:
