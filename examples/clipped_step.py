@@ -30,9 +30,8 @@ class Clipped(ServerStep):
 
 def main() -> None:
     """Compare the step with the plain one, at a large learning rate."""
-    plain = ad.build_experiment(
-        ad.load_run(None, ["training.rounds=60", "learning_rate.initial=0.6", "strategy.name=salf"])
-    )
+    changes = ["training.rounds=60", "training.depth=0.5", "learning_rate.initial=0.6", "strategy.name=salf"]
+    plain = ad.build_experiment(ad.load_run(None, changes))
     for step in (ServerStep(), Clipped()):
         result = ad.simulate(replace(plain, server_step=step))
         print(f"{type(step).__name__}: {result.final_accuracy:.1%} final accuracy")
