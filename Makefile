@@ -37,7 +37,7 @@ test-slow: $(READY) ## run the slow tests (minutes)
 	$(BIN)/python -m pytest -m slow
 
 docs: $(READY) ## build the documentation; open site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 dist: $(READY) ## build the wheel and the source distribution into dist/
 	$(BIN)/python -m build --outdir dist

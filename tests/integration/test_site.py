@@ -27,7 +27,8 @@ with_mkdocs = pytest.mark.skipif(
 def site(tmp_path_factory):
     """The site, built as `make docs` does, in a folder of its own."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    # Without --quiet, which hides warnings from --strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     found = subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stdout + found.stderr
