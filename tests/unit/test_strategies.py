@@ -472,7 +472,7 @@ def test_every_built_in_name_finds_a_class_of_that_name():
     ("name", "sentence"),
     [
         ("self", "did you mean 'salf'"),
-        ("fedprox", "known are"),
+        ("no-such-method", "known are"),
         ("no.such.module:Thing", "cannot be imported"),
         ("adelfl.strategies.salf:Nothing", "cannot be imported"),
         ("adelfl.fleet:Fleet", "not a subclass"),
