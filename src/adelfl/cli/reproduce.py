@@ -55,7 +55,7 @@ def reproduce(
     Each strategy's learning rate is chosen on validation data first. Runs that are finished are not run again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from adelfl.cli.display import StudyDisplay
+    from adelfl.cli.display import JobsDisplay
     from adelfl.experiments.catalogue import NAMES, find_study
     from adelfl.experiments.conduct import Setup, conduct
 
@@ -85,7 +85,7 @@ def reproduce(
             if outcome is None:
                 raise ConfigError(f"{stem}.csv: there are no rows to summarise yet")
         else:
-            with StudyDisplay(study.name) as display:
+            with JobsDisplay(["learning rates"], f"{study.name} ") as display:
                 outcome = conduct(study, setup, display, keep=partial(_keep, stem))
         _leave(study, outcome, out / folder.name, scale)
         if as_json:

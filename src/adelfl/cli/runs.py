@@ -99,7 +99,7 @@ def compare(
     Finished runs are not repeated; interrupted ones are continued.
     """
     run_file = prepare(config, changes, data_dir)
-    from adelfl.cli.display import CompareDisplay
+    from adelfl.cli.display import JobsDisplay
     from adelfl.report.style import check_picture, save
     from adelfl.report.time_series import draw_comparison
     from adelfl.runner import default_folder, jobs_of, parse_strategy, run_all
@@ -124,13 +124,15 @@ def compare(
         check_picture(plot)
     errors: dict[Job, AdelError] = {}
     finished = []
-    with CompareDisplay(words, seeds) as display:
+    with JobsDisplay(words) as display:
+        for word in words:
+            display.stage(word, seeds)
         for job, result in run_all(jobs_to_do, jobs, display.row):
             if isinstance(result, AdelError):
                 errors[job] = result
                 continue
             finished.append(job)
-            display.done(job, result)
+            display.done(job, result.final_accuracy)
     contenders = _contenders(words, [job for job in jobs_to_do if job in finished])
     if contenders:
         _print_comparison(contenders, as_json)
