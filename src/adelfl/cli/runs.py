@@ -59,7 +59,7 @@ def run(
     with RunDisplay(str(folder)) as display:
         result = start(run_file, folder, display.row)
     _say_result(folder, result)
-    _say_untrained(run_file, _contenders_of(folder))
+    _say_untrained(run_file, _contenders({run_file.strategy.name: [folder]}))
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")]) -> None:
@@ -133,7 +133,8 @@ def compare(
                 continue
             finished.append(job)
             display.done(job, result.final_accuracy)
-    contenders = _contenders(words, [job for job in jobs_to_do if job in finished])
+    done = {word: [job.folder for job in jobs_to_do if job.strategy == word and job in finished] for word in words}
+    contenders = _contenders(done)
     if contenders:
         _print_comparison(contenders, as_json)
         save(draw_comparison(contenders, _title(run_file, contenders)), picture)
@@ -210,14 +211,6 @@ def _say_untrained(run_file: Any, contenders: list[Contender]) -> None:  # noqa:
         typer.echo(f"note: {note}", err=True)
 
 
-def _contenders_of(folder: Path) -> list[Contender]:
-    from adelfl.records.reader import RunRecord
-    from adelfl.report.comparison import Contender
-
-    record = RunRecord.open(folder)
-    return [Contender(record.info.strategy, record.info.label, [record])]
-
-
 def _check(jobs_to_do: list[Job]) -> None:
     """Build each strategy's first run before any starts, so that errors appear at once."""
     from adelfl.config.run import RunFile
@@ -244,16 +237,12 @@ def _say_versions(jobs_to_do: list[Job]) -> None:
         typer.echo(f"note: {notes[0]}{more}; --fresh runs again what is there", err=True)
 
 
-def _contenders(words: list[str], jobs_to_do: list[Job]) -> list[Contender]:
+def _contenders(folders: dict[str, list[Path]]) -> list[Contender]:
     from adelfl.records.reader import RunRecord
     from adelfl.report.comparison import Contender
 
-    contenders = []
-    for word in words:
-        records = [RunRecord.open(job.folder) for job in jobs_to_do if job.strategy == word]
-        if records:
-            contenders.append(Contender(word, records[0].info.label, records))
-    return contenders
+    records = {name: [RunRecord.open(folder) for folder in several] for name, several in folders.items()}
+    return [Contender(name, several[0].info.label, several) for name, several in records.items() if several]
 
 
 def _title(run_file: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - RunFile
