@@ -57,7 +57,7 @@ def run(
     with RunDisplay(str(folder)) as display:
         result = start(run_file, folder, display.row)
     _say_result(folder, result)
-    _say_untrained(run_file, _contenders_of(folder))
+    _say_untrained(run_file, _contenders({run_file.strategy.name: [folder]}))
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")]) -> None:
@@ -97,7 +97,7 @@ def compare(
     Finished runs are not repeated; interrupted ones are continued.
     """
     run_file = prepare(config, changes, data_dir)
-    from adelfl.cli.display import CompareDisplay
+    from adelfl.cli.display import JobsDisplay
     from adelfl.report.style import check_picture, save
     from adelfl.report.time_series import draw_comparison
     from adelfl.runner import default_folder, jobs_of, parse_strategy, run_all
@@ -122,14 +122,17 @@ def compare(
         check_picture(plot)
     errors: dict[Job, AdelError] = {}
     finished = []
-    with CompareDisplay(words, seeds) as display:
+    with JobsDisplay(words) as display:
+        for word in words:
+            display.stage(word, seeds)
         for job, result in run_all(jobs_to_do, jobs, display.row):
             if isinstance(result, AdelError):
                 errors[job] = result
                 continue
             finished.append(job)
-            display.done(job, result)
-    contenders = _contenders(words, [job for job in jobs_to_do if job in finished])
+            display.done(job, result.final_accuracy)
+    done = {word: [job.folder for job in jobs_to_do if job.strategy == word and job in finished] for word in words}
+    contenders = _contenders(done)
     if contenders:
         _print_comparison(contenders, as_json)
         save(draw_comparison(contenders, _title(run_file, contenders)), picture)
@@ -206,14 +209,6 @@ def _say_untrained(run_file: Any, contenders: list[Contender]) -> None:  # noqa:
         typer.echo(f"note: {note}", err=True)
 
 
-def _contenders_of(folder: Path) -> list[Contender]:
-    from adelfl.records.reader import RunRecord
-    from adelfl.report.comparison import Contender
-
-    record = RunRecord.open(folder)
-    return [Contender(record.info.strategy, record.info.label, [record])]
-
-
 def _check(jobs_to_do: list[Job]) -> None:
     """Build each strategy's first run before any starts, so that errors appear at once."""
     from adelfl.config.run import RunFile
@@ -240,16 +235,12 @@ def _say_versions(jobs_to_do: list[Job]) -> None:
         typer.echo(f"note: {notes[0]}{more}; --fresh runs again what is there", err=True)
 
 
-def _contenders(words: list[str], jobs_to_do: list[Job]) -> list[Contender]:
+def _contenders(folders: dict[str, list[Path]]) -> list[Contender]:
     from adelfl.records.reader import RunRecord
     from adelfl.report.comparison import Contender
 
-    contenders = []
-    for word in words:
-        records = [RunRecord.open(job.folder) for job in jobs_to_do if job.strategy == word]
-        if records:
-            contenders.append(Contender(word, records[0].info.label, records))
-    return contenders
+    records = {name: [RunRecord.open(folder) for folder in several] for name, several in folders.items()}
+    return [Contender(name, several[0].info.label, several) for name, several in records.items() if several]
 
 
 def _title(run_file: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - RunFile

@@ -74,9 +74,10 @@ class RunData(RunRecord):
     @cached_property
     def batches(self) -> Floats:
         """BATCH_QUANTILES of the batch sizes above 0, shape (R, 5); NaN if there are none."""
-        positive = [[size for size in _numbers(row.batch) if size > 0] or [np.nan] for row in self.done]
-        quantiles = [np.quantile(sizes, BATCH_QUANTILES, method="nearest") for sizes in positive]
-        return np.array(quantiles).reshape(-1, len(BATCH_QUANTILES))
+        positive = [sorted(float(size) for size in row.batch if size > 0) or [np.nan] for row in self.done]
+        nearest = [[sizes[round(q * (len(sizes) - 1))] for q in BATCH_QUANTILES] for sizes in positive]
+        _numbers(sizes[-1] for sizes in positive if sizes[-1] > 0)
+        return np.array(nearest, dtype=np.float64).reshape(-1, len(BATCH_QUANTILES))
 
     @cached_property
     def work(self) -> tuple[list[NDArray[np.int64]], list[Floats]]:
@@ -89,9 +90,12 @@ class RunData(RunRecord):
         """Updates that were not merged, by reason, and abandoned rounds, on Flower."""
         total = Counter[str]()
         for row in self.done:
-            late = sum(count for number, count in row.late.items() if number != "0")  # round 0 only measures devices
-            total += Counter(row.rejected) + Counter({"late": late, "round given up: too few updates": row.abandoned})
-        return total
+            total.update(row.rejected)
+            total["late"] += sum(
+                count for number, count in row.late.items() if number != "0"
+            )  # 0 only measures devices
+            total["round given up: too few updates"] += row.abandoned
+        return +total
 
 
 def read_run(folder: Path) -> RunData:
