@@ -187,8 +187,6 @@ NORMED = ("model.factory=support.small_worlds:with_batch_norm", "training.batch=
     "words",
     [
         ("adel",),
-        ("salf", "strategy.options={correction='adaptive'}"),
-        ("adel-paper", "strategy.options={average_over='precision'}"),
         ("wait", "training.depth=0.9"),
         ("heterofl",),
         ("drop", "training.cohort=3"),
@@ -199,8 +197,6 @@ NORMED = ("model.factory=support.small_worlds:with_batch_norm", "training.batch=
     ],
     ids=[
         "adel",
-        "salf that learns",
-        "adel-paper that learns",
         "wait",
         "heterofl",
         "cohort",
