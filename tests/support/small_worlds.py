@@ -129,7 +129,9 @@ def draw_round(strategy, world, t, now, devices, orders) -> Drawn:
     """Draw a round of a world, and let the strategy judge it by what it believes."""
     s = strategy.problem
     rate = 0.1  # which moves no clock
-    tasks = Tasks(devices, orders.batch, s.local_iterations, rate, orders.deadline, orders.width, early=orders.early)
+    steps = s.local_iterations if orders.steps is None else orders.steps
+    more = {"early": orders.early, "enough": orders.enough}
+    tasks = Tasks(devices, orders.batch, steps, rate, orders.deadline, orders.width, **more)
     work = draw_work(world, tasks, t, now, s.layers)
     had = np.maximum(orders.deadline - strategy.believed(devices)[1], 0.0)
     seconds = np.where(np.isnan(work.seconds), had, work.seconds)

@@ -205,8 +205,9 @@ class OnFlower(Backend):
         return Task(
             round=version + 1,
             batch=int(tasks.batch[i]),
-            iterations=tasks.steps,
+            iterations=int(tasks.each_steps[i]),
             rate=tasks.rate,
+            proximal=tasks.proximal,
             seconds=math.inf if tasks.stop is None else float(tasks.stop[i]),
             layers=self.shape.layers,
             pace=() if pace is None or np.isnan(pace).any() else tuple(pace.tolist()),
@@ -251,7 +252,17 @@ class OnFlower(Backend):
             return True
         if sent.asked <= sent.arrived.keys() and not any(d.update.depth for d in sent.deliveries.values()):
             return now >= sent.began + max(1.0, _FAILED * self.options.budget)
+        if sent.tasks.enough is not None and self._whole(sent) >= sent.tasks.enough:
+            return True
         return sent.tasks.early and sent.asked <= sent.arrived.keys()
+
+    def _whole(self, sent: _Dispatch) -> int:
+        """Return the number of devices that have delivered everything."""
+        return sum(d.done >= self._most(sent, u) for u, d in sent.deliveries.items())
+
+    def _most(self, sent: _Dispatch, u: int) -> int:
+        """Return the number of layers that a device was asked for, over all steps."""
+        return self.L * int(sent.tasks.each_steps[np.searchsorted(sent.tasks.devices, u)])
 
     def _take(self, reply: Reply) -> None:
         """Check one reply, and note it or report it."""
@@ -264,7 +275,7 @@ class OnFlower(Backend):
         sent.arrived[u] = reply.arrived
         self.answered = self.answered or reply.error is None
         try:
-            sent.deliveries[u] = delivery = self._admitted(sent, reply)
+            sent.deliveries[u] = delivery = self._admitted(sent, u, reply)
         except UpdateRejected as rejection:
             self._reject(sent, u, rejection)
             return
@@ -322,7 +333,7 @@ class OnFlower(Backend):
             if (timing := report.timing(reply.arrived)) is not None:
                 batch = int(sent.tasks.batch[np.searchsorted(sent.tasks.devices, u)])
                 done = report.done if type(report.done) is int else 0
-                done = max(0, min(done, self.L * sent.tasks.steps))
+                done = max(0, min(done, self._most(sent, u)))
                 self._events.append(Late(u, batch, done, report.compute, timing))
 
     def _reject(self, sent: _Dispatch, u: int, rejection: UpdateRejected) -> None:
@@ -330,7 +341,7 @@ class OnFlower(Backend):
         self.last_error = f"node {self.roster[u]}: {rejection}"
         log.warning("round %d, %s", sent.version + 1, self.last_error)
 
-    def _admitted(self, sent: _Dispatch, reply: Reply) -> Delivery:
+    def _admitted(self, sent: _Dispatch, u: int, reply: Reply) -> Delivery:
         """Return a reply that passes every check."""
         if reply.error is not None or reply.message is None:
             raise UpdateRejected(Reason.no_content, reply.error or "")
@@ -339,7 +350,7 @@ class OnFlower(Backend):
         files = files_of(reply.message, self.options.arrayrecord_key)
         examples = metrics.get(self.options.weighted_by_key)
         update = sent.gate.admit(reply.node, report.round, files, examples, reply.arrived)
-        done, most = report.done, self.L * sent.tasks.steps
+        done, most = report.done, self._most(sent, u)
         if type(done) is not int or not update.depth <= done <= most or update.depth != min(self.L, done):
             raise UpdateRejected(Reason.bad_depth, f"{update.depth} layers, and the report says {str(done)[:20]}")
         return Delivery(update, done, report, reply.message, self._statistics(reply.message))
@@ -377,6 +388,7 @@ class OnFlower(Backend):
         return [partial(self._compute, merge) for merge in merges]
 
     def _compute(self, merge: Merge) -> Computed:
+        reported = self._losses(merge) if merge.losses else None
         used: list[tuple[Delivery, Weights, Floats, int]] = []
         for arrivals, A in zip(merge.arrivals, merge.A, strict=True):
             for i, u in enumerate(arrivals.tasks.devices.tolist()):
@@ -385,12 +397,12 @@ class OnFlower(Backend):
                     used.append((delivery, start, A[i], int(arrivals.tasks.batch[i])))
         stats = None
         if merge.spread and used:
-            rate, steps = merge.arrivals[0].tasks.rate, merge.arrivals[0].tasks.steps
+            rate, steps = merge.arrivals[0].tasks.rate, int(merge.arrivals[0].tasks.each_steps.max())
             stats = gradient_stats([d for d, *_ in used], [batch for *_, batch in used], self.shape, rate, steps)
         counting = [(d, start, A) for d, start, A, _ in used if A.any()]
         self.accepted = [d.message for d, *_ in counting]
         if not counting:
-            return Computed(None, stats)
+            return Computed(None, stats, reported)
         now = self.weights()
         with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
             updates = [
@@ -402,10 +414,20 @@ class OnFlower(Backend):
         if not finite:
             log.warning("the merged model would not be finite; the weights stay as they are")
             self.accepted = []
-            return Computed(None, stats)
-        losses = [loss for d, *_ in counting if isinstance(loss := metrics_of(d.message).get("train-loss"), float)]
+            return Computed(None, stats, reported)
+        losses = [loss for d, *_ in counting if not math.isnan(loss := _loss(d))]
         buffers = mean_statistics([d for d, *_ in counting])
-        return Computed(MergedChange(total, buffers, float(np.mean(losses)) if losses else math.nan), stats)
+        return Computed(MergedChange(total, buffers, float(np.mean(losses)) if losses else math.nan), stats, reported)
+
+    def _losses(self, merge: Merge) -> Floats:
+        """Return the loss that each device reports; NaN for one that delivered nothing."""
+        keys = [(a.number, u) for a in merge.arrivals for u in a.tasks.devices.tolist()]
+        return np.array([_loss(self._deliveries[key][0]) if key in self._deliveries else math.nan for key in keys])
+
+
+def _loss(delivery: Delivery) -> float:
+    loss = metrics_of(delivery.message).get("train-loss")
+    return loss if isinstance(loss, float) and math.isfinite(loss) else math.nan
 
 
 def _towards(changes: Mapping[str, Array], start: Weights, now: Weights) -> dict[str, Array]:

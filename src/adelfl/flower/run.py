@@ -29,7 +29,6 @@ from adelfl.runtime.loop import Loop, Step
 from adelfl.runtime.reactions import Reaction
 from adelfl.runtime.server_step import ServerStep, State
 from adelfl.strategies.base import Strategy
-from adelfl.theory.gradient_stats import GradientStats
 
 log = logging.getLogger("flwr")
 
@@ -166,8 +165,8 @@ class FlowerRun:
         self._logged_roster = len(self.backend.roster)
         steps = self.loop.steps(self.record.past)
         for step in islice(steps, self.record.round):
-            seen = self.record.rows[step.version].gradients
-            step.computed = Computed(None, None if seen is None else GradientStats.of(**seen))
+            row = self.record.rows[step.version]
+            step.computed = Computed.recorded(row.gradients, row.losses)
         log.info("resumed after round %d, %.1f s of %.1f s used", self.record.round, self.clock.now(), self.budget)
         return steps
 
@@ -248,6 +247,7 @@ class FlowerRun:
             contributors=[sum(z >= self.L - l for z in depth) for l in range(self.L)],
             devices=devices,
             gradients=None if computed.spread is None else computed.spread.to_dict(),
+            losses=computed.losses_listed,
             nodes=[str(self.backend.roster[u]) for u in devices],
             abandoned=not merged,
             rejected=dict(self.backend.rejected),

@@ -48,7 +48,8 @@ def compute(message: Message, context: Context) -> Message:
     buffers = {name: _tensor(array) for name, array in message.content.array_records[_STATE].items()}
     rows = np.split(np.array(said["rows"], dtype=np.int64), int(said["iterations"]))  # type: ignore[arg-type]
     masks = int(said["masks"]) if "masks" in said else None  # type: ignore[arg-type]
-    update, loss = engine.train_one(sent, buffers, rows, int(said["done"]), float(said["rate"]), masks)  # type: ignore[arg-type]
+    done, rate, proximal = int(said["done"]), float(said["rate"]), float(said["proximal"])  # type: ignore[arg-type]
+    update, loss = engine.train_one(sent, buffers, rows, done, rate, masks, proximal)
     content = RecordDict(
         {
             "arrays": _record(update),
@@ -104,6 +105,7 @@ class OnFlower(Loop):
                     "iterations": len(work.rows),
                     "done": int(work.progress.z[u]),
                     "rate": work.eta,
+                    "proximal": work.proximal,
                 }
             )
             if work.mask_seeds is not None:
@@ -133,6 +135,8 @@ def check_start_on_flower(experiment: Experiment) -> None:
         raise MissingExtraError("ray", "scale")
     if experiment.strategy.submodels:
         raise ConfigError("engine 'flower' trains whole models; HeteroFL's submodels need another engine")
+    if experiment.strategy.control_variates:
+        raise ConfigError(f"engine 'flower' keeps no control variates; {experiment.strategy.name} needs another engine")
     check_start(replace(experiment, engine="loop"))
 
 

@@ -39,7 +39,7 @@ log = logging.getLogger("flwr")
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
-METHODS = tuple(name for name in BUILT_IN if name not in ("oracle", "heterofl"))
+METHODS = tuple(name for name in BUILT_IN if name not in ("oracle", "heterofl", "scaffold"))
 """Built-in methods that can run on a deployment."""
 
 _MOST_NODES, _MOST_MERGES = 100_000, 1_000_000
@@ -141,7 +141,7 @@ class DeadlineStrategy(Strategy):
         ):
             if not holds:
                 raise ConfigError(f"{key} must be {allowed}, not {value!r}")
-        if method not in METHODS and ":" not in method:
+        if method not in BUILT_IN and ":" not in method:
             raise ConfigError(f"method must be one of {', '.join(METHODS)}, or package.module:Class, not {method!r}")
         self.budget, self.method, self.plan_options = float(budget), method, dict(plan_options or {})
         self.learning_rate, self.batch, self.local_iterations = as_learning_rate(learning_rate), batch, local_iterations
@@ -271,8 +271,8 @@ class DeadlineStrategy(Strategy):
     def _strategy(self, layers: int, rounds: int | None) -> Method:
         """Make the method: a synchronous one that plans for the nodes as they turn out, or an asynchronous one."""
         kind = find_strategy(self.method)
-        if kind.submodels or kind.unhurried:
-            raise ConfigError(f"method {self.method!r} runs in the simulator only")
+        if kind.simulated_only:
+            raise ConfigError(f"method {self.method!r} runs in the simulator only: {kind.simulated_only}")
         if not issubclass(kind, RoundStrategy):
             fleet = Fleet.of(1.0, 0.0, _MOST_NODES)  # its speeds are not used
             if self.local_iterations == "auto":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from adelfl.strategies.actions import Event, Ints, Merge, Tasks
+import numpy as np
+
+from adelfl.strategies.actions import Event, Floats, Ints, Merge, Tasks
 from adelfl.theory.gradient_stats import GradientStats
 
 
@@ -40,10 +43,24 @@ class Computed:
         What it comes to; None if nothing was delivered.
     spread : GradientStats or None
         Statistics of the gradients, if the merge asked for them.
+    losses : ndarray or None
+        Losses of the devices, if the merge asked for them; NaN where nothing was delivered.
     """
 
     change: Change | None
     spread: GradientStats | None = None
+    losses: Floats | None = None
+
+    @classmethod
+    def recorded(cls, gradients: Mapping[str, Any] | None, losses: Sequence[float | None] | None) -> Computed:
+        """Return what the strategy was told of a merge that an earlier process computed."""
+        spread = None if gradients is None else GradientStats.of(**gradients)
+        return cls(None, spread, None if losses is None else np.array(losses, dtype=np.float64))
+
+    @property
+    def losses_listed(self) -> list[float | None] | None:
+        """The losses, ready for a record."""
+        return None if self.losses is None else [None if math.isnan(v) else v for v in self.losses.tolist()]
 
 
 Compute = Callable[[], Computed]

@@ -26,7 +26,7 @@ from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work, fitted
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
 from adelfl.strategies.rounds import Progress
-from adelfl.training.estimate import look_at
+from adelfl.training.estimate import look_at, losses_of
 from adelfl.training.layers import Layer
 from adelfl.training.masks import draws_numbers, mask_seeds
 from adelfl.training.work import Change, Engine, RoundWork, Samples, joined_work
@@ -117,9 +117,8 @@ class Simulated(Backend):
             return
         self.past.want(version, tasks.devices.size)
         for i in range(tasks.devices.size):
-            one = slice(i, i + 1)
-            width = None if tasks.width is None else tasks.width[one]
-            alone = replace(tasks, devices=tasks.devices[one], batch=tasks.batch[one], width=width)
+            one = np.array([i])
+            alone = tasks.only(one)
             own = number if i == 0 else next(self._numbers)  # samples are drawn by it
             event = Arrivals(alone, own, version, self._now, work.z[one], work.seconds[one], work.upload[one])
             self._push(float(work.done[i]), event)
@@ -147,7 +146,7 @@ class Simulated(Backend):
             if not np.array_equal(batch, tasks.batch):
                 tasks = replace(tasks, batch=batch)
         most = int(batch.max(initial=0))
-        if most * tasks.devices.size * tasks.steps > _MOST_DRAWN:
+        if most * tasks.devices.size * int(tasks.each_steps.max(initial=1)) > _MOST_DRAWN:
             raise ConfigError(
                 f"round {number + 1} asks {tasks.devices.size:,} devices for batches of up to {most:,} samples, too "
                 "many to draw; lower the budget or the batch size, or leave oversample off"
@@ -164,7 +163,7 @@ class Simulated(Backend):
         """Draw the samples of some merges at once, and sort them, as long as training has not swept the caches."""
         arrivals = [a for merge in merges for a in merge.arrivals]
         asked = [(a.number, a.tasks.devices, a.tasks.batch) for a in arrivals]
-        steps = arrivals[0].tasks.steps if arrivals else 1
+        steps = [int(a.tasks.each_steps.max(initial=1)) for a in arrivals]
         drawn = draw_rows(self.partition, self.seed, asked, steps) if asked else []
         rows = {id(a): own for a, own in zip(arrivals, drawn, strict=True)}
         return [self._compute(merge, rows) for merge in merges]
@@ -182,9 +181,11 @@ class Simulated(Backend):
         progress = Progress(a.z, len(self.learner.layers), tasks.steps, np.ones(a.z.size))
         seeds = mask_seeds(self.seed, a.number, tasks.devices) if self._draws_masks else None
         senders = None
-        if self.learner.uploads is not None:
+        if self.learner.uploads is not None or tasks.controls is not None:
             senders = np.stack([np.full(tasks.devices.size, a.number), tasks.devices], axis=1)
-        return RoundWork(rows, tasks.batch, A, progress, tasks.rate, tasks.width, seeds, senders)
+        return RoundWork(
+            rows, tasks.batch, A, progress, tasks.rate, tasks.width, seeds, senders, tasks.proximal, tasks.controls
+        )
 
     def _together(self, merge: Merge, work: RoundWork, train: Callable[[], Change] | None) -> Computed:
         """Compute the devices of one dispatch, which started from the weights as they are."""
@@ -194,17 +195,18 @@ class Simulated(Backend):
         learner, number = self.learner, merge.arrivals[0].number
         with _few_samples(number):
             spread = look_at(learner.model, learner.layers, learner.samples, work) if merge.spread else None
-            return Computed(_checked(train(), number, work.eta), spread)
+            losses = losses_of(learner.model, learner.samples, work) if merge.losses else None
+            return Computed(_checked(train(), number, work.eta), spread, losses)
 
     def _apart(self, merge: Merge, work: list[RoundWork]) -> Computed:
         """Compute devices that started from weights of several versions, those of each version together."""
         self.past.advance()
-        groups: dict[tuple[int, float], list[RoundWork]] = {}
+        groups: dict[tuple[int, float, float], list[RoundWork]] = {}
         for a, w in zip(merge.arrivals, work, strict=True):
-            groups.setdefault((a.version, w.eta), []).append(w)
+            groups.setdefault((a.version, w.eta, w.proximal), []).append(w)
         total: dict[str, Tensor] = {}
         losses, devices = 0.0, 0
-        for (version, rate), alike in groups.items():
+        for (version, rate, _), alike in groups.items():
             joined = joined_work(alike)
             number = int(joined.contributes.sum())
             if number == 0:

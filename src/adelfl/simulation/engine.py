@@ -22,6 +22,7 @@ from adelfl.records.summary import SUMMED_UP, Summary
 from adelfl.records.writer import Checkpoint, RunWriter
 from adelfl.runtime.backend import Computed
 from adelfl.runtime.codec import Uploads, find_codec
+from adelfl.runtime.controls import Controls
 from adelfl.runtime.loop import Loop, Step
 from adelfl.runtime.server_step import State
 from adelfl.simulation.backend import Learner, Simulated, TrainingError
@@ -29,7 +30,6 @@ from adelfl.simulation.evaluation import Evaluation
 from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.recording import run_recorded
 from adelfl.simulation.world import World
-from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.engines import build_engine, find_device
 from adelfl.training.hetero import Hetero
 from adelfl.training.loop import Loop as EachDevice
@@ -41,6 +41,7 @@ _CHECKPOINT_SECONDS = 2.0
 _SERVER = "server/"  # before the names of what the server step remembers, in checkpoints
 _PAST = "past/"  # before weights of earlier versions, from which devices are under way
 _CODEC = "codec/"  # before what the codec remembers of a device
+_CONTROLS = "controls/"  # before control variates, of the server or of a device
 
 Report = Callable[[Row], None]
 
@@ -123,12 +124,15 @@ class _Run:
         if (share := codec.share(self.parameters)) != 1.0:
             world = replace(world, fleet=replace(world.fleet, upload=world.fleet.upload * share))
         self.uploads = Uploads(codec, e.seed) if codec.lossy else None
+        self.controls = Controls() if strategy.control_variates else None
         if e.make_engine is not None:
             self.engine = e.make_engine(self.model, e.layers, samples, e.local)
             if self.uploads is not None:
                 if not isinstance(self.engine, EachDevice):
                     raise ConfigError(f"codec {codec.name!r} needs the loop engine")
                 self.engine.uploads = self.uploads
+            if self.controls is not None:
+                raise ConfigError(f"strategy {strategy.name!r} needs the loop or the stacked engine")
         else:
             self.engine = build_engine(
                 e.engine,
@@ -136,16 +140,17 @@ class _Run:
                 e.layers,
                 samples,
                 e.local,
-                iterations=s.local_iterations,
+                iterations=strategy.most_steps,
                 widths=bool(strategy.submodels),
                 uploads=self.uploads,
+                controls=self.controls,
             )
         learner = Learner(self.model, e.layers, samples, self.engine, self.uploads)
         self.backend = Simulated(world, e.partition, learner, e.seed, oversample=e.oversample)
         self.loop = Loop(strategy, self.backend, s.budget)
         self.server: State = {}
         self.backward = np.arange(s.layers, 0, -1)  # layers to finish before each is delivered
-        self.summary = Summary(s.budget, s.layers * s.local_iterations)
+        self.summary = Summary(s.budget, s.layers * strategy.most_steps)
         # Evenly spaced, and whatever the summary looks at; a round that ends there to rounding errors ends by then.
         evenly = {(k + 1) / e.evaluations for k in range(e.evaluations)}
         self.moments = sorted(share * s.budget * (1 + 1e-9) for share in evenly | SUMMED_UP)
@@ -159,8 +164,8 @@ class _Run:
             # Whatever a strategy keeps from one round to the next, it has after it has decided them over again.
             known = self._remember()
             for _, step in zip(range(checkpoint.round), steps, strict=False):
-                seen = known[step.version].gradients
-                step.computed = Computed(None, None if seen is None else GradientStats.of(**seen))
+                row = known[step.version]
+                step.computed = Computed.recorded(row.gradients, row.losses)
             self._load(checkpoint)
         self._began = self._saved = monotonic()
         self.loop.run(steps, self._apply, self._after)
@@ -209,6 +214,7 @@ class _Run:
             contributors=np.asarray(counted).tolist(),
             devices=devices if len(devices) != self.experiment.strategy.problem.devices else None,
             gradients=None if computed.spread is None else computed.spread.to_dict(),
+            losses=computed.losses_listed,
         )
 
     def _keep(self, row: Row, seconds: float) -> None:
@@ -270,7 +276,9 @@ class _Run:
             for device, own in memory.items()
             for name, value in own.items()
         }
-        return kept | server | past | codec
+        variates = {} if self.controls is None else self.controls.state()
+        controls = {_CONTROLS + name: value.detach().cpu().numpy() for name, value in variates.items()}
+        return kept | server | past | codec | controls
 
     def _load(self, checkpoint: Checkpoint) -> None:
         weights = {name: torch.from_numpy(value.copy()) for name, value in checkpoint.weights.items()}
@@ -291,4 +299,6 @@ class _Run:
                 sender, _, key = name.removeprefix(_CODEC).partition("/")
                 memory = self.uploads.memory
                 memory[int(sender)] = {**memory.get(int(sender), {}), key: value.to(device)}
+            elif name.startswith(_CONTROLS) and self.controls is not None:
+                self.controls.load(name.removeprefix(_CONTROLS), value.to(device))
         self.backend.past.version = checkpoint.round - 1

@@ -198,12 +198,18 @@ class Deployment(Strategy):
         idle = idle[idle < self.method.problem.devices]  # no plan for the others
         if idle.size == 0:
             return Actions(stop=True)
-        chosen = idle if self.method.problem.cohort is None else view.cohort(self._t, self.method.problem.cohort)
-        chosen = chosen[chosen < self.method.problem.devices]
-        inner = View(view.now, view.now + self._time_for(view), view.version, lambda k, size: chosen)
+        known = self.method.problem.devices
+
+        def cohort(k: int, size: int | None) -> Ints:
+            drawn = idle if size is None else view.cohort(self._t, size)
+            return drawn[drawn < known]
+
+        inner = View(view.now, view.now + self._time_for(view), view.version, cohort)
         merged, self._merged = self._merged, None
         if planned and merged is not None and merged.spread is not None:
             self.method.learn(merged.spread)
+        if planned and merged is not None and merged.losses is not None:
+            self.method.learn_losses(merged.losses)
         actions = self.method.react(inner, merged if merged is not None and not planned else Started())
         return self._adapted(view, actions)
 
@@ -242,7 +248,7 @@ class Deployment(Strategy):
         assert self.method is not None
         assert self.beliefs is not None
         u, left = tasks.devices, self._time_for(view)
-        meant = self.method.planned(self._t - self._first)
+        meant = left if self.method.self_paced else self.method.planned(self._t - self._first)
         self._waits = math.isinf(tasks.cutoff)
         cutoff = view.left - self.between if self._waits else tasks.cutoff * left / meant
         stop = np.full(u.size, np.inf) if self._waits else cutoff - self.beliefs.outside(u)
@@ -285,6 +291,8 @@ class Deployment(Strategy):
             return True
         if any(rested >= _RESTED for rested in self._rested.values()):
             return True
+        if self.method.self_paced:
+            return False
         return self._time_for(view) > (1 + _SAVED) * self.method.planned(self._t - self._first)
 
     def _plan(self, view: View) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from adelfl.errors import ConfigError
 from adelfl.runtime.codec import Uploads
+from adelfl.runtime.controls import Controls
 from adelfl.strategies.rounds import Progress
 from adelfl.training.chain import chain_of
 from adelfl.training.fused import Fused
@@ -44,11 +45,13 @@ class LocalWork:
     momentum: float = 0.0
 
 
-def choose(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, iterations: int = 1) -> EngineName:
-    """Return the fastest engine that computes so many local iterations exactly."""
+def choose(
+    model: nn.Module, layers: tuple[Layer, ...], samples: Samples, iterations: int = 1, *, each: bool = False
+) -> EngineName:
+    """Return the fastest engine that computes so many local iterations exactly, of each device by itself or not."""
     if not is_per_sample(model) or draws_numbers(model, samples.x[:2]):
         return "loop"
-    if iterations == 1:
+    if iterations == 1 and not each:
         return "fused" if why_not_fused(model, layers, samples) is None else "loop"
     # Convolutions mapped over stacked weights become grouped ones, which are slow on CPUs.
     dense = not any(isinstance(m, nn.Conv2d) for m in model.modules())
@@ -65,6 +68,7 @@ def build_engine(
     iterations: int = 1,
     widths: bool = False,
     uploads: Uploads | None = None,
+    controls: Controls | None = None,
 ) -> Engine:
     """Build an engine that computes changes of ``model``.
 
@@ -86,13 +90,18 @@ def build_engine(
         Whether devices train submodels of several widths (HeteroFL).
     uploads : Uploads, optional
         A lossy codec through which the update of each device goes; "auto" then is "loop".
+    controls : Controls, optional
+        Control variates of the devices; the fused engine has none.
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
     if name == "flower":
         raise ConfigError("engine 'flower' is for adelfl run, compare and resume, which start Flower for it")
     if name == "auto":
-        name = choose(model, layers, samples, iterations) if uploads is None else "loop"
+        each = controls is not None
+        name = choose(model, layers, samples, iterations, each=each) if uploads is None else "loop"
+    elif name == "fused" and controls is not None:
+        raise ConfigError("engine 'fused' has no control variates for devices; use 'stacked' or 'loop'")
     elif name != "loop" and (reason := _why_not(name, model, layers, samples, iterations, uploads)):
         raise ConfigError(f"engine {name!r} {reason}")
 
@@ -100,8 +109,8 @@ def build_engine(
         if name == "fused":
             return Fused(model, layers, samples, local.weight_decay)
         if name == "stacked":
-            return Stacked(model, layers, samples, local.weight_decay, local.momentum)
-        return Loop(model, layers, samples, local.weight_decay, local.momentum, uploads)
+            return Stacked(model, layers, samples, local.weight_decay, local.momentum, controls)
+        return Loop(model, layers, samples, local.weight_decay, local.momentum, uploads, controls)
 
     return Hetero(model, build) if widths else build(model)
 

@@ -15,7 +15,7 @@ from adelfl.planner import Constants
 from adelfl.theory.gradient_stats import GradientStats, curvature_of
 from adelfl.training.layers import Layer, is_per_sample
 from adelfl.training.masks import seeded
-from adelfl.training.work import Ints, RoundWork, Samples, Stateless
+from adelfl.training.work import Floats, Ints, RoundWork, Samples, Stateless
 
 _OBSERVED = 16  # devices of a round that are observed
 _PAIRED = 6  # devices whose noise is compared pairwise
@@ -130,3 +130,17 @@ def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work:
         mask_seed = None if work.mask_seeds is None else int(work.mask_seeds[u])
         halves.add(work.rows[0][starts[u] : starts[u + 1]], mask_seed, min(len(layers), int(z[u])))
     return halves.spread().rounded()
+
+
+@torch.no_grad()
+def losses_of(model: nn.Module, samples: Samples, work: RoundWork) -> Floats:
+    """Return √(mean square loss) of each device over its first batch, at the model's weights; NaN where z is 0."""
+    call, starts = Stateless(model), work.starts
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    losses = np.full(work.sizes.size, np.nan)
+    for u in np.flatnonzero(work.progress.z > 0).tolist():
+        x, y = samples.take(work.rows[0][starts[u] : starts[u + 1]])
+        with seeded(None if work.mask_seeds is None else int(work.mask_seeds[u]), samples.device):
+            output = call(weights | {name: b.clone() for name, b in model.named_buffers()}, x)
+        losses[u] = float(functional.cross_entropy(output, y, reduction="none").square().mean().sqrt())
+    return losses

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
+from adelfl.runtime.controls import Controls
 from adelfl.training.layers import Layer
 from adelfl.training.work import NOTHING, Change, Engine, RoundWork, Samples, Stateless
 
@@ -65,7 +66,9 @@ class Stacked(Engine):
         samples: Samples,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
+        controls: Controls | None = None,
     ) -> None:
+        self.controls = controls
         self.layers, self.samples = layers, samples
         self.weight_decay, self.momentum = weight_decay, momentum
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -86,6 +89,8 @@ class Stacked(Engine):
         losses = 0.0
         for low in range(0, chosen.size, at_once):
             losses += self._chunk(work.only(chosen[low : low + at_once]), total)
+        if self.controls is not None:
+            self.controls.close()
         return Change(total, {}, losses / chosen.size)
 
     def _chunk(self, work: RoundWork, total: dict[str, Tensor]) -> float:
@@ -99,6 +104,13 @@ class Stacked(Engine):
         local = {name: p.expand(U, *p.shape).clone() for name, p in start.items()}
         velocity: dict[str, Tensor] = {}
         first = 0.0
+        senders = None if self.controls is None or work.senders is None else work.senders[:, 1].tolist()
+        corrections: dict[str, Tensor] = {}
+        if self.controls is not None and senders is not None:
+            corrections = {
+                name: torch.stack([self.controls.correction(u).get(name, torch.zeros_like(p)) for u in senders])
+                for name, p in start.items()
+            }
         for iteration, rows in enumerate(work.rows):
             # Layer l of this iteration is done if and only if z ≥ iteration·L + (L+1−l).
             done = work.progress.z[:, None] >= iteration * L + np.arange(L, 0, -1)
@@ -111,10 +123,19 @@ class Stacked(Engine):
             mask = torch.from_numpy(done.astype(np.float32)).to(device)
             for name, grad in grads.items():
                 step = grad + self.weight_decay * local[name] if self.weight_decay else grad
+                if work.proximal:
+                    step = step + work.proximal * (local[name] - start[name])
+                if name in corrections:
+                    step = step + corrections[name]
                 if self.momentum:
                     velocity[name] = step = step + self.momentum * velocity[name] if name in velocity else step
                 m = mask[:, self.layer_of[name]].view(U, *([1] * (step.dim() - 1)))
                 local[name] = local[name] - work.eta * m * step
+        if self.controls is not None and senders is not None and work.controls is not None:
+            for i, u in enumerate(senders):
+                steps = {name: int(work.progress.steps_done[i, l]) for name, l in self.layer_of.items()}
+                moved = {name: local[name][i] - p for name, p in start.items()}
+                self.controls.move(u, moved, steps, work.eta, float(work.controls[i]))
         A = torch.from_numpy(work.A.astype(np.float32)).to(device)
         for name, w in local.items():
             total[name] += torch.tensordot(A[:, self.layer_of[name]], w - start[name], dims=1)

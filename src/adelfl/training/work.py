@@ -89,7 +89,11 @@ class RoundWork:
     mask_seeds : ndarray of int, shape (U,), or None
         Seeds of the random numbers that the model draws on each device (dropout); None leaves torch's generators alone.
     senders : ndarray of int, shape (U, 2), or None
-        Numbers of each task and its device, for a lossy codec.
+        Numbers of each task and its device, for a lossy codec and for control variates.
+    proximal : float
+        μ of the proximal term μ (w_u − w), which is added to gradients.
+    controls : ndarray, shape (U,), or None
+        How much a change of each device's control variate moves the server's; None without control variates.
     """
 
     rows: tuple[Ints, ...]
@@ -100,6 +104,8 @@ class RoundWork:
     width: Floats | None = None
     mask_seeds: Ints | None = None
     senders: Ints | None = None
+    proximal: float = 0.0
+    controls: Floats | None = None
 
     @cached_property
     def contributes(self) -> Bools:
@@ -128,17 +134,19 @@ class RoundWork:
         ends = np.cumsum(sizes)
         take = np.arange(ends[-1] if ends.size else 0) + np.repeat(self.starts[chosen] - (ends - sizes), sizes)
         p = self.progress
-        progress = Progress(p.z[chosen], p.layers, p.local_iterations, p.rate[chosen], batch=sizes)
+        steps = p.local_iterations if isinstance(p.local_iterations, int) else p.local_iterations[chosen]
+        progress = Progress(p.z[chosen], p.layers, steps, p.rate[chosen], batch=sizes)
         own: dict[str, Any] = {key: None if value is None else value[chosen] for key, value in self._per_device.items()}
-        return RoundWork(tuple(rows[take] for rows in self.rows), progress=progress, eta=self.eta, **own)
+        rows = tuple(rows[take] for rows in self.rows)
+        return RoundWork(rows, progress=progress, eta=self.eta, proximal=self.proximal, **own)
 
     @property
     def _per_device(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in ("sizes", "A", "width", "mask_seeds", "senders")}
+        return {key: getattr(self, key) for key in ("sizes", "A", "width", "mask_seeds", "senders", "controls")}
 
 
 def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
-    """Join the work of devices that start from the same weights at the same rate."""
+    """Join the work of devices that start from the same weights, with the same rate and proximal term."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -147,9 +155,12 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
         key: None if value is None else np.concatenate([getattr(w, key) for w in parts])
         for key, value in first._per_device.items()
     }
-    rows = tuple(np.concatenate(same) for same in zip(*(w.rows for w in parts), strict=True))
-    p = first.progress
-    return RoundWork(rows, progress=Progress(z, p.layers, p.local_iterations, rate), eta=first.eta, **own)
+    steps = np.concatenate([np.broadcast_to(w.progress.local_iterations, w.sizes.shape) for w in parts])
+    most = max(len(w.rows) for w in parts)
+    padded = [w.rows + (most - len(w.rows)) * w.rows[:1] for w in parts]  # rows of steps that no device does
+    rows = tuple(np.concatenate(same) for same in zip(*padded, strict=True))
+    progress = Progress(z, first.progress.layers, steps, rate)
+    return RoundWork(rows, progress=progress, eta=first.eta, proximal=first.proximal, **own)
 
 
 @dataclass(frozen=True, eq=False)
