@@ -406,7 +406,7 @@ def test_engines_are_chosen_by_what_the_model_and_the_local_work_allow():
     chosen["batch norm"] = [choose(*with_batch_norm(), samples, E) for E in (1, 3)]
     assert chosen == {
         "mlp": ["fused", "stacked"],
-        "cnn": ["fused", "loop"],
+        "cnn": ["fused", "stacked"],
         "resnet18": ["fused", "loop"],
         "transformer": ["fused", "loop"],
         "batch norm": ["loop", "loop"],

@@ -16,7 +16,7 @@ any other module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -32,6 +32,7 @@ from adelfl.training.chain import ChainPass, chain_of
 from adelfl.training.layers import Layer
 from adelfl.training.loop import Loop
 from adelfl.training.passes import CannotFuse, Pass, Rows
+from adelfl.training.stacked import Stacked, pays
 from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
 
 _REPEATED = 0.03  # share of repeats among a round's draws from which on merging them saves time
@@ -85,6 +86,8 @@ class Fused(Engine):
         self.weight_decay = weight_decay
         self.walk = _pass_for(model, layers, samples)
         self.one_by_one = partial(Loop, model, layers, samples, weight_decay)
+        chain = isinstance(self.walk, ChainPass) and pays(model, layers, samples)
+        self.stacked = Stacked(model, layers, samples, weight_decay) if chain else None
         parameters, order = dict(model.named_parameters()), self.walk.order
         self.parameters = {name: parameters[name].detach() for name in order}
         self.places = [[order.index(name) for name in layer.parameters] for layer in layers]
@@ -95,6 +98,12 @@ class Fused(Engine):
     def run(self, work: RoundWork) -> Change:
         """Do the local work of a round and merge it."""
         return self.prepare(work)()
+
+    def run_apart(self, works: Sequence[RoundWork], starts: Sequence[Mapping[str, Tensor]]) -> Change:
+        """Do local work that starts from several weights, in a stack where that is faster than one pass for each."""
+        if self.stacked is None:
+            return super().run_apart(works, starts)
+        return self.stacked.run_apart(works, starts)
 
     def prepare(self, work: RoundWork) -> Callable[[], Change]:
         """Sort the rows and compute their weights; calling the result does the pass."""

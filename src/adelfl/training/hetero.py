@@ -17,7 +17,7 @@ class Hetero(Engine):
     """Runs another engine once per width, on submodels, and merges by coordinate."""
 
     def __init__(self, model: nn.Module, build: Callable[[nn.Module], Engine]) -> None:
-        self.model, self.build = model, build
+        self.model, self.build, self.parameters = model, build, dict(model.named_parameters())
         self.parts: dict[float, tuple[Submodel, Engine]] = {}
         self.name = build(model).name
 
