@@ -204,6 +204,7 @@ class _Run:
         )
         computed = step.computed or Computed(None)
         devices = [u for a in arrivals for u in a.tasks.devices.tolist()]
+        N = self.experiment.strategy.problem.devices
         return Row(
             round=step.version,
             time=step.time,
@@ -212,7 +213,7 @@ class _Run:
             batch=[size for a in arrivals for size in a.tasks.batch.tolist()],
             depth=[z for a in arrivals for z in a.z.tolist()],
             contributors=np.asarray(counted).tolist(),
-            devices=devices if len(devices) != self.experiment.strategy.problem.devices else None,
+            devices=None if len(devices) == N and devices == list(range(N)) else devices,
             gradients=None if computed.spread is None else computed.spread.to_dict(),
             losses=computed.losses_listed,
         )
