@@ -101,10 +101,8 @@ def test_without_uploads_the_channel_does_not_matter_and_with_much_time_all_are_
     rng = np.random.default_rng(0)
     compute = rng.uniform(0, 2, 30)
     for T in (0.5, 1.5):
-        parts = [
-            find_strategy("fedcs")(setting_of(3), uploads=u).chosen(compute, np.zeros(30), T)
-            for u in ("parallel", "in-turn")
-        ]
+        either = [find_strategy("fedcs")(setting_of(3), uploads=u) for u in ("parallel", "in-turn")]
+        parts = [strategy.chosen(compute, np.zeros(30), T) for strategy in either]
         assert (parts[0] == parts[1]).all()
         assert (parts[0] == (compute <= T)).all()
     assert find_strategy("fedcs")(setting_of(3), uploads="in-turn").chosen(compute, compute, 1e3).all()
