@@ -121,7 +121,7 @@ class _Run:
         self.evaluate = Evaluation(self.model, *(torch.from_numpy(v).to(device) for v in (data.x_test, data.y_test)))
         samples = Samples.of(data.x_train, data.y_train, device)
         codec = find_codec(e.codec)
-        if (share := codec.share(self.parameters)) != 1.0:
+        if (share := codec.relative_size(self.parameters)) != 1.0:
             world = replace(world, fleet=replace(world.fleet, upload=world.fleet.upload * share))
         self.uploads = Uploads(codec, e.seed) if codec.lossy else None
         self.controls = Controls() if strategy.control_variates else None
