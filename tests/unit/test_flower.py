@@ -41,7 +41,8 @@ from support.flower_world import Being, Failing, Net, Silent, Spoiling, TickingC
 
 LAYERS = (("first.weight", "first.bias"), ("second.weight", "second.bias"), ("third.weight", "third.bias"))
 METHODS = ("adel", "adel-paper", "salf", "drop", "wait")
-EVERY = (*METHODS, "fedbuff")
+PAPERS = ("fedprox", "fednova", "anytime", "timelyfl", "over-selection", "fedcs", "oort")
+EVERY = (*METHODS, *PAPERS, "fedbuff", "fedasync", "fedcompass")
 
 
 def strategy(world, budget=60.0, **more):

@@ -194,6 +194,16 @@ NORMED = ("model.factory=support.small_worlds:with_batch_norm", "training.batch=
         ("salf", *NORMED),
         ("salf", "model.factory=support.small_worlds:tiring"),
         ("support.small_worlds:Fading", "training.depth=0.9"),
+        ("fedasync",),
+        ("fedcompass",),
+        ("timelyfl", "training.depth=0.9"),
+        ("anytime",),
+        ("fedprox", "training.local_iterations=3"),
+        ("fednova", "training.local_iterations=3"),
+        ("over-selection", "training.depth=0.9", "training.cohort=3"),
+        ("fedcs",),
+        ("oort", "training.depth=0.9", "training.cohort=3"),
+        ("scaffold", "training.depth=0.95", "training.local_iterations=2"),
     ],
     ids=[
         "adel",
@@ -204,6 +214,8 @@ NORMED = ("model.factory=support.small_worlds:with_batch_norm", "training.batch=
         "batch norm",
         "buffers that are not saved",
         "a strategy that remembers",
+        *("fedasync", "fedcompass", "timelyfl", "anytime", "fedprox", "fednova"),
+        *("over-selection", "fedcs", "oort", "scaffold"),
     ],
 )
 def test_every_kind_of_run_resumes(tmp_path, whole, checkpoints_at, words):
@@ -211,7 +223,7 @@ def test_every_kind_of_run_resumes(tmp_path, whole, checkpoints_at, words):
     checkpoints_at(2)
     folder = tmp_path / "run"
     with pytest.raises(Killed):
-        start(said(*words), folder, kill_at(4 if words[0] != "wait" else 3))
+        start(said(*words), folder, kill_at(4 if words[0] not in ("wait", "scaffold") else 3))
     resume(folder)
     assert kept_bytes(folder) == expected
 

@@ -60,8 +60,8 @@ class DeadlineStrategy(Strategy):
     budget : float
         T_max, seconds from the call of :meth:`start` to its end.
     method : str
-        How stragglers are treated: "adel", "adel-paper", "salf", "drop", "wait", "fedbuff", or ``package.module:Class``
-        of another :class:`~adelfl.strategies.Strategy`.
+        How stragglers are treated: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or
+        ``package.module:Class`` of a :class:`~adelfl.strategies.Strategy` of your own.
     learning_rate : float or LearningRate
         η_t; sent to the clients with every task.
     batch : int

@@ -230,7 +230,8 @@ class Run:
         devices: int | None = None,
         report: Callable[[Row], None] | None = None,
     ) -> None:
-        self.host, self.record, self.report, self.backend, self.devices = host, record, report, backend, devices
+        self.host, self.record, self.report, self.backend = host, record, report, backend
+        self.everyone = None if devices is None else list(range(devices))
         log = self._log if record.info is not None and record.info.clock == "real" else None
         self.loop = Loop(strategy, backend, budget, log)
         self.summary = Summary(budget, layers * iterations)
@@ -310,7 +311,7 @@ class Run:
             "batch": [size for a in arrivals for size in a.tasks.batch.tolist()],
             "depth": [z for a in arrivals for z in a.z.tolist()],
             "contributors": np.asarray(counted).tolist(),
-            "devices": devices if len(devices) != self.devices else None,
+            "devices": None if devices == self.everyone else devices,
             "gradients": None if computed.spread is None else computed.spread.to_dict(),
             "losses": computed.losses_listed,
         }

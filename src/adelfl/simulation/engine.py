@@ -110,7 +110,7 @@ class _Simulation(ModelHost):
         self.evaluate = Evaluation(self.model, *test)
         samples = Samples.of(data.x_train, data.y_train, self.device)
         codec = find_codec(e.codec)
-        if (share := codec.share(self._parameters)) != 1.0:
+        if (share := codec.relative_size(self._parameters)) != 1.0:
             world = replace(world, fleet=replace(world.fleet, upload=world.fleet.upload * share))
         self.uploads = Uploads(codec, e.seed) if codec.lossy else None
         self.controls = Controls() if self.strategy.control_variates else None

@@ -9,7 +9,7 @@ from torch import nn
 from adelfl.data import Dataset, Partition
 from adelfl.errors import ConfigError
 from adelfl.records.summary import MAX_EVALUATIONS
-from adelfl.runtime.codec import Codec, CodecName, find_codec
+from adelfl.runtime.codec import Codec, find_codec
 from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Strategy
@@ -51,8 +51,8 @@ class Experiment:
     server_step : ServerStep
         What the server does with merged changes; by default it adds them, as in the paper.
     codec : str or Codec
-        What uploads are turned into: "none", "half", or a codec of your own. The world's uploads are those of a plain
-        model, and take as much less time as the codec makes them smaller.
+        What uploads are turned into: "none", "half", "top-k[share=0.01]", "qsgd[bits=4]", "terngrad", or a codec of
+        your own. The world's uploads are those of a plain model, and take as much less time as they become smaller.
     """
 
     dataset: Dataset
@@ -68,7 +68,7 @@ class Experiment:
     world: World | None = None
     oversample: bool = False
     server_step: ServerStep = field(default_factory=ServerStep)
-    codec: CodecName | Codec = "none"
+    codec: str | Codec = "none"
 
     def __post_init__(self) -> None:
         whole = isinstance(self.evaluations, int) and not isinstance(self.evaluations, bool)
