@@ -101,16 +101,16 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
     if record.result is not None:
         return record.result
     if record.info.clock == "real":
-        raise ConfigError(f"{folder}: this run was made on Flower; it goes on when its ServerApp is started again")
+        raise ConfigError(f"{folder}: this run was made on Flower; start its ServerApp again to continue it")
     if record.info.made_by == MADE_BY:
         raise ConfigError(
-            f"{folder}: this run was begun in Python; it goes on when simulate(experiment, record=...) is called again"
+            f"{folder}: this run was started in Python; call simulate(experiment, record=...) again to continue it"
         )
     run_file = _config_of(record.info, folder)
     settle(run_file.engine.threads)
     experiment = build_experiment(run_file)
     if changed := first_difference(record.info, describe(run_file, experiment), ("config",)):
-        raise ConfigError(f"{folder}: its {changed} would not be the same today; start this run over")
+        raise ConfigError(f"{folder}: its {changed} has changed since the run was started; start a new run")
     try:
         writer, checkpoint = RunWriter.reopen(folder)
     except RunFinishedError:
@@ -146,7 +146,7 @@ def _simulate(
         raise
     except (Exception, SystemExit) as error:  # in user code or in adelfl
         if isinstance(error, OSError) and error.errno in _DISK:  # the record stays valid
-            raise AdelError(f"{writer.folder}: cannot be written ({error.strerror}); adelfl resume goes on") from None
+            raise AdelError(f"{writer.folder}: cannot be written ({error.strerror}); resume it later") from None
         sentence = f"{writer.folder}: {in_words(error)}; failed.json there has the traceback"
         writer.fail(sentence, traceback.format_exc())
         raise AdelError(sentence) from error

@@ -17,11 +17,11 @@ class Target(StrEnum):
     csv = "csv"
 
 
-Targets = Annotated[list[Target] | None, typer.Option("--log", help="Log rounds as they come, too; repeatable.")]
+Targets = Annotated[list[Target] | None, typer.Option("--log", help="Also log each round to this target; repeatable.")]
 
 
 def export(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold some.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that contain runs.")],
     to: Annotated[Target, typer.Option(help="Target format.")],
 ) -> None:
     """Export runs that are recorded: event files of TensorBoard, a run of MLflow, or a CSV file."""

@@ -24,10 +24,10 @@ def profile(
     changes: Changes = None,
     batch_sizes: Annotated[str, typer.Option(help="Samples per step, separated by commas.")] = "4,8,16,32",
     repeats: Annotated[int, typer.Option(min=2, help="Steps at each batch size.")] = 20,
-    upload: Annotated[float, typer.Option(min=0, help="Seconds that sending an update takes, if you know.")] = 0.0,
-    mbps: Annotated[float | None, typer.Option(min=0.001, help="Or the uplink in megabits per second.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call this machine.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many devices are like this one.")] = 1,
+    upload: Annotated[float, typer.Option(min=0, help="Seconds to send an update.")] = 0.0,
+    mbps: Annotated[float | None, typer.Option(min=0.001, help="In place of --upload: megabits per second.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the device; by default the host name.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of devices of this kind.")] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -35,7 +35,7 @@ def profile(
             help=r"Add the \[\[device]] entry to this file for adelfl plan; a new file gets a \[problem] as well.",
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw measured against modelled times.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot measured and modelled times into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     data_dir: DataDir = None,
 ) -> None:

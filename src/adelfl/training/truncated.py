@@ -182,7 +182,7 @@ def check_truncation(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) ->
         partly = _reseeded(partial(_down_to, first, deepcopy(model), layers, loss))
         for name, grad in partly.gradients.items():
             if name not in whole or not torch.allclose(grad, whole[name], rtol=1e-3, atol=1e-6, equal_nan=True):
-                raise ConfigError(f"the gradient of {name!r} is another one when the pass is cut short")
+                raise ConfigError(f"the gradient of {name!r} differs when the backward pass is truncated")
 
 
 def _down_to(first: int, model: nn.Module, layers: tuple[Layer, ...], loss: Loss) -> Partial:
