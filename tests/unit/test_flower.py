@@ -919,7 +919,7 @@ def test_a_parameter_of_two_names_must_be_sent_under_one():
 
 
 def test_what_a_client_cannot_do_is_one_sentence():
-    with pytest.raises(ConfigError, match="of another model"):
+    with pytest.raises(ConfigError, match="belong to another model"):
         Job(task_message(), Net(width=9))
 
     backwards = tuple(reversed(LAYERS))
