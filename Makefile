@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY) ## compare seven straggler methods on bundled data under a short time budget
-	@$(BIN)/adelfl compare --fresh --jobs 2 --out runs/demo --plot demo.png --open
+	@$(BIN)/adelfl compare --fresh --jobs 2 --out runs/demo --plot demo.png
 
 flower-demo: $(READY) ## run FedAvg, drop and ADEL-FL on a real Flower deployment with TLS and one slow node (9 minutes)
 	@$(BIN)/python examples/flower/demo.py

@@ -23,6 +23,7 @@ from adelfl.data import Dataset, iid
 from adelfl.fleet import Fleet
 from adelfl.learning_rate import ConstantRate
 from adelfl.planner import Problem
+from adelfl.runtime.run import Record
 from adelfl.seeds import rng_for
 from adelfl.simulation import Experiment, simulate
 from adelfl.simulation.draws import draw_cohort, draw_work
@@ -129,7 +130,9 @@ def draw_round(strategy, world, t, now, devices, orders) -> Drawn:
     """Draw a round of a world, and let the strategy judge it by what it believes."""
     s = strategy.problem
     rate = 0.1  # which moves no clock
-    tasks = Tasks(devices, orders.batch, s.local_iterations, rate, orders.deadline, orders.width, early=orders.early)
+    steps = s.local_iterations if orders.steps is None else orders.steps
+    more = {"early": orders.early, "enough": orders.enough}
+    tasks = Tasks(devices, orders.batch, steps, rate, orders.deadline, orders.width, **more)
     work = draw_work(world, tasks, t, now, s.layers)
     had = np.maximum(orders.deadline - strategy.believed(devices)[1], 0.0)
     seconds = np.where(np.isnan(work.seconds), had, work.seconds)
@@ -190,6 +193,12 @@ class Memory:
         self.result: dict | None = None
         self.weights: dict[str, np.ndarray] = {}
 
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
     def append(self, row, wall_seconds) -> None:
         self.rows.append(row)
 
@@ -202,7 +211,7 @@ class Memory:
 
 def run(experiment: Experiment) -> Memory:
     memory = Memory()
-    simulate(experiment, memory)
+    simulate(experiment, Record(writer=memory))
     return memory
 
 

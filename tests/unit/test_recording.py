@@ -135,8 +135,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     start(ad_hoc, tmp_path / "file")
     with pytest.raises(ConfigError, match="was not made by simulate"):
         ad.simulate(experiment_of(), record=tmp_path / "file")
-    with pytest.raises(ConfigError, match="not both"):
-        ad.simulate(experiment_of(), writer=object(), record=tmp_path / "new")
 
 
 def test_the_command_line_says_how_such_a_run_goes_on(tmp_path):

@@ -49,7 +49,7 @@ def _build_experiment(config: RunFile) -> Experiment:
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(config, model, layers, dataset)
-    share = find_codec(t.codec).share(dict(model.named_parameters()))
+    share = find_codec(t.codec).relative_size(dict(model.named_parameters()))
     believed = misjudged(fleet, config.fleet.misjudged, config.fleet.misjudged_each, seed)
     budget = budget_for(t, fleet, len(layers))
     problem = Problem(
@@ -105,7 +105,7 @@ def _build_experiment(config: RunFile) -> Experiment:
 def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
     """Return the latency model: the paper's, that of [latency], or a user's."""
     from adelfl.latency import Exponential, Latency, Law, Trace
-    from adelfl.training.layers import layer_costs, layer_sizes
+    from adelfl.training.costs import layer_costs, layer_sizes
 
     section = config.latency
     if config.fleet.latency is not None:

@@ -154,6 +154,8 @@ class Job:
             partial = truncation.backward(loss, self._should_stop)
             for name, p in truncation.parameters.items():
                 p.grad = partial.gradients.get(name)
+                if self.task.proximal and p.grad is not None and name in self._before:
+                    p.grad = p.grad + self.task.proximal * (p.detach() - self._before[name])
         if self.iterations_done == 0:
             self.loss = partial.loss
         if not self.task.pace and self.iterations_done < 2 and not partial.stopped:

@@ -55,6 +55,8 @@ class Task:
         of its first two gradients.
     oversample : bool
         Whether samples repeat where the batch is larger than the node's data; otherwise the batch is all of it.
+    proximal : float
+        μ: gradients get the term μ (w_u − w).
     """
 
     round: int
@@ -65,6 +67,7 @@ class Task:
     layers: tuple[tuple[str, ...], ...]
     pace: tuple[float, ...] = ()
     oversample: bool = False
+    proximal: float = 0.0
 
     def write(self) -> Values:
         """Return entries of a configuration record."""
@@ -78,6 +81,7 @@ class Task:
             f"{PREFIX}layer-names": [name for layer in self.layers for name in layer],
             f"{PREFIX}pace": [float(value) for value in self.pace],
             f"{PREFIX}oversample": self.oversample,
+            f"{PREFIX}proximal": self.proximal,
         }
 
     @classmethod

@@ -37,6 +37,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "str": _is_text,
     "bool": lambda value: isinstance(value, bool),
     "Sequence[int]": lambda v: isinstance(v, list) and set(map(type, v)) <= {int} and min(v, default=0) >= 0,
+    "Sequence[float | None]": lambda v: isinstance(v, list) and all(n is None or _is_number(n) for n in v),
     "Sequence[str]": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "Mapping[str, Any]": lambda value: isinstance(value, dict),
     "Mapping[str, int]": lambda value: _values(value, _is_count),
@@ -118,6 +119,8 @@ class Row(_Json):
         The devices; None for the whole fleet, in order.
     gradients : dict or None
         Gradient statistics measured in this round.
+    losses : sequence of float or None
+        Losses of the devices before they trained, if the strategy asked for them.
     nodes : sequence of str or None
         Flower's node of each device.
     abandoned : bool
@@ -140,6 +143,7 @@ class Row(_Json):
     contributors: Sequence[int] = ()
     devices: Sequence[int] | None = None
     gradients: Mapping[str, Any] | None = None
+    losses: Sequence[float | None] | None = None
     nodes: Sequence[str] | None = None
     abandoned: bool = False
     rejected: Mapping[str, int] = field(default_factory=dict)

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
-from adelfl.strategies.actions import Event, Ints, Merge, Tasks
+import numpy as np
+
+from adelfl.strategies.actions import Event, Floats, Ints, Merge, Tasks
 from adelfl.theory.gradient_stats import GradientStats
 
 
-class Change(Protocol):
-    """What a merge comes to; nothing of it has touched the model yet."""
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a merge comes to, not yet applied to the model: arrays of NumPy or tensors of torch.
 
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """Σ_u A[u,l] (w_u − w) of each parameter that was delivered: arrays of NumPy or tensors of torch."""
-        ...
+    Attributes
+    ----------
+    parameters : mapping of str to array
+        Σ_u A[u,l] (w_u − w) of each parameter that was delivered.
+    buffers : mapping of str to array
+        New values of running statistics that changed.
+    loss : float
+        Mean loss of the devices that contributed; NaN if it is not known.
+    """
 
-    @property
-    def buffers(self) -> Mapping[str, Any]:
-        """New values of running statistics that changed."""
-        ...
-
-    @property
-    def loss(self) -> float:
-        """Mean loss of the devices that contributed; NaN if it is not known."""
-        ...
+    parameters: Mapping[str, Any]
+    buffers: Mapping[str, Any] = field(default_factory=dict)
+    loss: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +43,24 @@ class Computed:
         What it comes to; None if nothing was delivered.
     spread : GradientStats or None
         Statistics of the gradients, if the merge asked for them.
+    losses : ndarray or None
+        Losses of the devices, if the merge asked for them; NaN where nothing was delivered.
     """
 
     change: Change | None
     spread: GradientStats | None = None
+    losses: Floats | None = None
+
+    @classmethod
+    def recorded(cls, gradients: Mapping[str, Any] | None, losses: Sequence[float | None] | None) -> Computed:
+        """Return what the strategy was told of a merge that an earlier process computed."""
+        spread = None if gradients is None else GradientStats.of(**gradients)
+        return cls(None, spread, None if losses is None else np.array(losses, dtype=np.float64))
+
+    @property
+    def losses_listed(self) -> list[float | None] | None:
+        """The losses, ready for a record."""
+        return None if self.losses is None else [None if math.isnan(v) else v for v in self.losses.tolist()]
 
 
 Compute = Callable[[], Computed]

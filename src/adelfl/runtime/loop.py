@@ -106,7 +106,7 @@ class Loop:
         for step in islice(steps, self.backend.ahead):
             few.append(step)
             filled += self.backend.fills(step.merge)
-            if step.merge.spread or filled >= 1.0:
+            if step.merge.spread or step.merge.losses or filled >= 1.0:
                 break
         return deque(zip(few, self.backend.prepare([step.merge for step in few]), strict=True))
 
@@ -149,7 +149,8 @@ class Loop:
                 step = Step(self.version, began, now, actions.merge)
                 yield step
                 began = now
-                events.append(Merged(self.version, None if step.computed is None else step.computed.spread))
+                computed = step.computed or Computed(None)
+                events.append(Merged(self.version, computed.spread, computed.losses))
             for tasks in actions.dispatch:
                 if self.log is not None or old is not None:
                     self.dispatched.append(tasks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -79,11 +79,7 @@ def of_devices(tasks: Tasks, devices: Ints) -> Tasks:
     """Return the part of some tasks that concerns some of their devices."""
     if np.array_equal(devices, tasks.devices):
         return tasks
-    some = np.searchsorted(tasks.devices, devices)
-    parts: dict[str, Any] = {
-        key: None if (values := getattr(tasks, key)) is None else values[some] for key in ("width", "stop", "pace")
-    }
-    return replace(tasks, devices=devices, batch=tasks.batch[some], **parts)
+    return tasks.only(np.searchsorted(tasks.devices, devices))
 
 
 def _described(event: Event) -> dict[str, Any]:

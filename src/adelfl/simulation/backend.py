@@ -8,14 +8,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from adelfl.data.partition import Partition
@@ -26,10 +25,10 @@ from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work, fitted
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
 from adelfl.strategies.rounds import Progress
-from adelfl.training.estimate import look_at
+from adelfl.training.estimate import look_at, losses_of
 from adelfl.training.layers import Layer
 from adelfl.training.masks import draws_numbers, mask_seeds
-from adelfl.training.work import Change, Engine, RoundWork, Samples, joined_work
+from adelfl.training.work import Change, Engine, RoundWork, Samples
 
 _AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # merges, and their samples, that are prepared before they are computed
 _MOST_DRAWN = 1 << 29  # samples of a round, over all devices and local iterations: 4 GiB of random numbers
@@ -117,9 +116,8 @@ class Simulated(Backend):
             return
         self.past.want(version, tasks.devices.size)
         for i in range(tasks.devices.size):
-            one = slice(i, i + 1)
-            width = None if tasks.width is None else tasks.width[one]
-            alone = replace(tasks, devices=tasks.devices[one], batch=tasks.batch[one], width=width)
+            one = np.array([i])
+            alone = tasks.only(one)
             own = number if i == 0 else next(self._numbers)  # samples are drawn by it
             event = Arrivals(alone, own, version, self._now, work.z[one], work.seconds[one], work.upload[one])
             self._push(float(work.done[i]), event)
@@ -147,7 +145,7 @@ class Simulated(Backend):
             if not np.array_equal(batch, tasks.batch):
                 tasks = replace(tasks, batch=batch)
         most = int(batch.max(initial=0))
-        if most * tasks.devices.size * tasks.steps > _MOST_DRAWN:
+        if most * tasks.devices.size * int(tasks.each_steps.max(initial=1)) > _MOST_DRAWN:
             raise ConfigError(
                 f"round {number + 1} asks {tasks.devices.size:,} devices for batches of up to {most:,} samples, too "
                 "many to draw; lower the budget or the batch size, or leave oversample off"
@@ -164,7 +162,7 @@ class Simulated(Backend):
         """Draw the samples of some merges at once, and sort them, as long as training has not swept the caches."""
         arrivals = [a for merge in merges for a in merge.arrivals]
         asked = [(a.number, a.tasks.devices, a.tasks.batch) for a in arrivals]
-        steps = arrivals[0].tasks.steps if arrivals else 1
+        steps = [int(a.tasks.each_steps.max(initial=1)) for a in arrivals]
         drawn = draw_rows(self.partition, self.seed, asked, steps) if asked else []
         rows = {id(a): own for a, own in zip(arrivals, drawn, strict=True)}
         return [self._compute(merge, rows) for merge in merges]
@@ -182,9 +180,11 @@ class Simulated(Backend):
         progress = Progress(a.z, len(self.learner.layers), tasks.steps, np.ones(a.z.size))
         seeds = mask_seeds(self.seed, a.number, tasks.devices) if self._draws_masks else None
         senders = None
-        if self.learner.uploads is not None:
+        if self.learner.uploads is not None or tasks.controls is not None:
             senders = np.stack([np.full(tasks.devices.size, a.number), tasks.devices], axis=1)
-        return RoundWork(rows, tasks.batch, A, progress, tasks.rate, tasks.width, seeds, senders)
+        return RoundWork(
+            rows, tasks.batch, A, progress, tasks.rate, tasks.width, seeds, senders, tasks.proximal, tasks.controls
+        )
 
     def _together(self, merge: Merge, work: RoundWork, train: Callable[[], Change] | None) -> Computed:
         """Compute the devices of one dispatch, which started from the weights as they are."""
@@ -194,34 +194,32 @@ class Simulated(Backend):
         learner, number = self.learner, merge.arrivals[0].number
         with _few_samples(number):
             spread = look_at(learner.model, learner.layers, learner.samples, work) if merge.spread else None
-            return Computed(_checked(train(), number, work.eta), spread)
+            losses = losses_of(learner.model, learner.samples, work) if merge.losses else None
+            return Computed(_checked(train(), number, work.eta), spread, losses)
 
     def _apart(self, merge: Merge, work: list[RoundWork]) -> Computed:
-        """Compute devices that started from weights of several versions, those of each version together."""
+        """Compute devices that started from weights of several versions."""
         self.past.advance()
-        groups: dict[tuple[int, float], list[RoundWork]] = {}
-        for a, w in zip(merge.arrivals, work, strict=True):
-            groups.setdefault((a.version, w.eta), []).append(w)
-        total: dict[str, Tensor] = {}
-        losses, devices = 0.0, 0
-        for (version, rate), alike in groups.items():
-            joined = joined_work(alike)
-            number = int(joined.contributes.sum())
-            if number == 0:
-                continue
-            with self.past.at(version) as behind, _few_samples(self.past.version):
-                change = _checked(self.learner.engine.run(joined), self.past.version, rate)
-            losses, devices = losses + change.loss * number, devices + number
-            for name, step in change.parameters.items():
-                total[name] = total[name] + step if name in total else step
+        versions = {version: self.past.at(version) for version in {a.version for a in merge.arrivals}}
+        starts = [versions[a.version] for a in merge.arrivals]
+        with _few_samples(self.past.version):
+            change = self.learner.engine.run_apart(work, starts)
+        if any(w.contributes.any() for w in work):
+            change = _checked(change, self.past.version, max(w.eta for w in work))
             if merge.of == "models":
-                share = torch.from_numpy((joined.A * joined.progress.delivered).sum(axis=0))
-                for l, layer in enumerate(self.learner.layers):
-                    for name in layer.parameters:
-                        if name in total:
-                            total[name] = total[name] - float(share[l]) * behind[name]
+                self._from_models(work, starts, change.parameters)
         self.past.release(merge.arrivals)
-        return Computed(Change(total, {}, losses / devices) if devices else None)
+        return Computed(change if change.parameters else None)
+
+    def _from_models(self, work: list[RoundWork], starts: list[Mapping[str, Tensor]], total: dict[str, Tensor]) -> None:
+        """Turn sums of A (w_u − start) into sums of A (w_u − w), in place."""
+        now = self.past.parameters
+        for w, start in zip(work, starts, strict=True):
+            share = (w.A * w.progress.delivered).sum(axis=0).tolist()
+            for l, layer in enumerate(self.learner.layers):
+                for name in layer.parameters:
+                    if share[l] and name in total:
+                        total[name] = total[name] - share[l] * (now[name].detach() - start[name])
 
 
 class Past:
@@ -247,23 +245,14 @@ class Past:
         """Note that a merge is computed, from weights of the next version; keep them if a device started from them."""
         self.version += 1
         if self._wanted[self.version]:
-            self.kept[self.version] = {name: p.detach().clone() for name, p in self.parameters.items()}
+            self.kept[self.version] = self._copy()
 
-    @contextmanager
-    def at(self, version: int) -> Iterator[dict[str, Tensor]]:
-        """Give the model its weights of a version for a while; yields how far it has moved since."""
-        now = {name: p.detach().clone() for name, p in self.parameters.items()}
-        then = self.kept.get(version, now)
-        try:
-            self._load(then)
-            yield {name: now[name] - then[name] for name in now}
-        finally:
-            self._load(now)
+    def at(self, version: int) -> Mapping[str, Tensor]:
+        """Return the weights of a version."""
+        return self.kept.get(version) or self._copy()
 
-    @torch.no_grad()
-    def _load(self, weights: dict[str, Tensor]) -> None:
-        for name, p in self.parameters.items():
-            p.copy_(weights[name])
+    def _copy(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def release(self, arrivals: Iterable[Arrivals]) -> None:
         """Forget weights that no device under way needs any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,31 +57,38 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     A device that drops out sends nothing, which is not known beforehand. With no cutoff, that is noticed, and it is not
     waited for.
     """
-    L, E, T, devices = layers, tasks.steps, tasks.cutoff, tasks.devices
+    L, T, devices = layers, tasks.cutoff, tasks.devices
+    total = L * tasks.each_steps
+    most = int(total.max(initial=L))
     asked = tasks.batch > 0
     if world.unhurried:
         nothing = np.full(devices.size, np.nan)
-        return Work(asked * (E * L), T, np.full(devices.size, T), np.zeros(devices.size), nothing)
+        return Work(asked * total, T, np.full(devices.size, T), np.zeros(devices.size), nothing)
     takes_part = asked & world.there(devices, number, now)
     # A submodel is as much smaller to train as to send.
     scale = 1.0 if tasks.width is None else tasks.width**2
     rng, when = rng_for(world.seed, "latency", number), f"round {number + 1}"
     latency = of_devices(world.latency, devices)
     samples = (tasks.batch + world.overhead[devices]) * scale
-    times = layer_times_of(latency, rng, samples / world.speed(devices, now), E * L, L, when)
+    times = layer_times_of(latency, rng, samples / world.speed(devices, now), most, L, when)
     finished = np.cumsum(times, axis=1)
+    computed = finished[np.arange(devices.size), total - 1]
     upload = upload_times_of(latency, rng, world.upload[devices] * scale, L, when)
     whole = upload if upload.ndim == 1 else upload[:, -1]
-    ends = finished[:, -1] + whole
+    ends = computed + whole
+    if tasks.enough is not None and np.count_nonzero(takes_part) >= tasks.enough:
+        T = min(T, float(np.sort(ends[takes_part])[tasks.enough - 1]))
     if np.isinf(T):
         length = float(np.where(takes_part, ends, 0.0).max())
-        return Work(takes_part * (E * L), length, ends, finished[:, -1], whole)
+        return Work(takes_part * total, length, ends, computed, whole)
     # Of what is finished by then, the upload takes as long as it is large.
-    sending = upload[:, None] if upload.ndim == 1 else upload[:, np.minimum(np.arange(E * L), L - 1)]
-    z = np.where(takes_part, (finished <= T - sending).sum(axis=1), 0)
-    through = z >= E * L
+    sending = upload[:, None] if upload.ndim == 1 else upload[:, np.minimum(np.arange(most), L - 1)]
+    z = np.where(takes_part, np.minimum((finished <= T - sending).sum(axis=1), total), 0)
+    if tasks.enough is not None:  # T is the end of a device, up to rounding
+        z = np.where(takes_part & (ends <= T), total, z)
+    through = z >= total
     sent = np.take_along_axis(sending, np.maximum(z - 1, 0)[:, None], axis=1)[:, 0] if upload.ndim == 2 else upload
-    seconds = np.where(z > 0, np.where(through, finished[:, -1], T - sent), np.nan)
+    seconds = np.where(z > 0, np.where(through, computed, T - sent), np.nan)
     early = tasks.early and asked.any() and through[asked].all()
     length = float(ends[asked].max()) if early else T
     return Work(z, length, np.where(through, ends, T), seconds, np.where(z > 0, whole, np.nan))
@@ -94,7 +101,9 @@ def fitted(world: World, tasks: Tasks, number: int, now: float, layers: int) -> 
     """
     rng, when, devices = rng_for(world.seed, "latency", number), f"round {number + 1}", tasks.devices
     latency = of_devices(world.latency, devices)
-    times = layer_times_of(latency, rng, np.ones(devices.size), tasks.steps * layers, layers, when)
+    total = layers * tasks.each_steps
+    times = layer_times_of(latency, rng, np.ones(devices.size), int(total.max(initial=layers)), layers, when)
+    times = np.where(np.arange(times.shape[1]) < total[:, None], times, 0.0)
     upload = upload_times_of(latency, rng, world.upload[devices], layers, when)
     left = tasks.cutoff - (upload if upload.ndim == 1 else upload[:, -1])
     fits = np.floor(left * world.speed(devices, now) / times.sum(axis=1) * (1.0 - _ROUNDING) - world.overhead[devices])
@@ -102,7 +111,7 @@ def fitted(world: World, tasks: Tasks, number: int, now: float, layers: int) -> 
 
 
 def draw_rows(
-    partition: Partition, seed: int, rounds: Sequence[tuple[int, Ints, Ints]], iterations: int
+    partition: Partition, seed: int, rounds: Sequence[tuple[int, Ints, Ints]], iterations: int | Sequence[int]
 ) -> list[tuple[Ints, ...]]:
     """Samples with replacement for each device and local iteration, device after device.
 
@@ -117,8 +126,8 @@ def draw_rows(
         Of the run.
     rounds : sequence of (int, ndarray of int, ndarray of int)
         Round t, its devices and their batch sizes.
-    iterations : int
-        E.
+    iterations : int or sequence of int
+        E, of all rounds or of each.
 
     Returns
     -------
@@ -126,10 +135,11 @@ def draw_rows(
         For each round and local iteration, Σ_u S_u positions in the training set.
     """
     luck, who, sizes = [], [], []
-    for t, devices, batch in rounds:
+    counts = np.broadcast_to(iterations, len(rounds)).tolist()
+    for (t, devices, batch), number in zip(rounds, counts, strict=True):
         most = int(batch.max(initial=0))
         used: Bools | None = None if (batch == most).all() else np.arange(most) < batch[:, None]
-        for iteration in range(iterations):
+        for iteration in range(number):
             drawn = rng_for(seed, "batch", t, iteration).random((most, devices.size)).T
             luck.append(drawn.ravel() if used is None else drawn[used])
             who.append(devices)
@@ -140,5 +150,5 @@ def draw_rows(
     # luck ≤ 1 − 2⁻⁵³, so luck · held < held, rounded or not
     rows = partition.indices[np.repeat(start, many) + (np.concatenate(luck) * held).astype(np.int64)]
     ends = np.cumsum([v.size for v in luck]).tolist()
-    parts = [rows[a:b] for a, b in pairwise([0, *ends])]
-    return [tuple(parts[k : k + iterations]) for k in range(0, len(parts), iterations)]
+    parts = iter([rows[a:b] for a, b in pairwise([0, *ends])])
+    return [tuple(islice(parts, number)) for number in counts]

@@ -9,8 +9,8 @@ event for all of them (``together``); an asynchronous method gets one event per 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,8 @@ class Tasks:
         Device numbers, ascending.
     batch : ndarray of int, shape (U,)
         Samples per step; 0 lets a device sit out.
-    steps : int
-        Local iterations E.
+    steps : int or ndarray of int, shape (U,)
+        Local iterations E, of all devices or of each.
     rate : float
         Learning rate of the local steps.
     cutoff : float
@@ -50,11 +50,19 @@ class Tasks:
     pace : ndarray, shape (U, L), or None
         Expected seconds per sample of each layer, last layer first; NaN if unknown. A real device does not begin a
         layer that it cannot finish.
+    enough : int or None
+        The event of all devices comes as soon as so many have delivered everything; the others count with what they
+        have delivered by then. None for no such number.
+    proximal : float
+        μ: devices add μ (w_u − w_start) to their gradients.
+    controls : ndarray, shape (U,), or None
+        Devices correct their gradients by control variates, g − c_u + c, and then move them: how much a change of c_u
+        moves c. None for no control variates.
     """
 
     devices: Ints
     batch: Ints
-    steps: int
+    steps: int | Ints
     rate: float
     cutoff: float = np.inf
     width: Floats | None = None
@@ -62,6 +70,22 @@ class Tasks:
     early: bool = False
     stop: Floats | None = None
     pace: Floats | None = None
+    enough: int | None = None
+    proximal: float = 0.0
+    controls: Floats | None = None
+
+    @property
+    def each_steps(self) -> Ints:
+        """Local iterations of each device, shape (U,)."""
+        return np.broadcast_to(np.asarray(self.steps), self.devices.shape)
+
+    def only(self, some: Ints) -> Tasks:
+        """Return the part of the tasks that concerns the devices at some positions."""
+        per_device = ("devices", "batch", "steps", "width", "stop", "pace", "controls")
+        parts: dict[str, Any] = {
+            key: values[some] for key in per_device if isinstance(values := getattr(self, key), np.ndarray)
+        }
+        return replace(self, **parts)
 
 
 @dataclass(frozen=True)
@@ -149,10 +173,14 @@ class Merged:
         Version of the weights after it.
     spread : GradientStats or None
         Statistics of the gradients that were merged, if the merge asked for them.
+    losses : ndarray or None
+        Loss of each device of the merge on its first batch, before it trained, if the merge asked for it: the root of
+        the mean square over samples, or the mean that a real device reports. NaN where nothing was delivered.
     """
 
     version: int
     spread: GradientStats | None = None
+    losses: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -180,12 +208,15 @@ class Merge:
         What is averaged.
     spread : bool
         Whether the strategy wants to know the statistics of the gradients before it goes on.
+    losses : bool
+        Whether it wants to know the losses of the devices before it goes on.
     """
 
     arrivals: tuple[Arrivals, ...]
     A: tuple[Floats, ...]
     of: Literal["changes", "models"] = "changes"
     spread: bool = False
+    losses: bool = False
 
 
 @dataclass(frozen=True, eq=False)

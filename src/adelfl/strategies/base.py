@@ -36,12 +36,18 @@ class Strategy(ABC):
         Whether the method is simulated in a world where every device delivers everything by the deadline.
     clairvoyant : bool
         Whether the method is simulated in a world that cuts each batch to what its device finishes in time.
+    control_variates : bool
+        Whether devices correct their gradients by control variates, which they keep from one task to the next.
+    simulated_only : str
+        Why the method cannot run on a deployment; empty if it can.
     """
 
     name: ClassVar[str]
     submodels: ClassVar[tuple[float, ...]] = ()
     unhurried: ClassVar[bool] = False
     clairvoyant: ClassVar[bool] = False
+    control_variates: ClassVar[bool] = False
+    simulated_only: ClassVar[str] = ""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -61,6 +67,11 @@ class Strategy(ABC):
     def rounds(self) -> int:
         """Number of rounds; a strategy may choose fewer or more than it was asked for."""
         return self.problem.rounds
+
+    @property
+    def most_steps(self) -> int:
+        """Most local iterations that a device may be asked for."""
+        return self.problem.local_iterations
 
     @property
     def schedule(self) -> Schedule | None:
@@ -145,6 +156,13 @@ def _in_short(value: object) -> str:
         return f"[{', '.join(map(_in_short, value))}]"
     plain = value is None or isinstance(value, str | int | np.integer | np.floating)
     return (str(value) if plain else type(value).__name__)[:40]
+
+
+def not_negative(key: str, value: float) -> float:
+    """Return an option that must be a number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ConfigError(f"strategy option {key} must be a number that is not negative, not {value!r}")
+    return float(value)
 
 
 def check_choice(key: str, value: str, allowed: object) -> None:

@@ -22,6 +22,7 @@ class HeteroFL(RoundStrategy):
 
     name = "heterofl"
     submodels = tuple(WIDTHS)
+    simulated_only = "nodes train the whole model"
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """The widest submodel whose E·L layers and upload are expected to take no longer than T."""

@@ -16,6 +16,7 @@ class Oracle(RoundStrategy):
 
     name = "oracle"
     unhurried = True
+    simulated_only = "its devices always finish in time"
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for every device, done by T_max / R in the world of this method."""

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,12 +48,22 @@ class Orders:
         long; None for the whole model.
     early : bool
         Whether the round closes before its deadline when all devices have delivered everything.
+    steps : int, ndarray of int, shape (U,), or None
+        Local iterations of all devices, or of each; None for those of the problem.
+    enough : int or None
+        The round closes before its deadline when so many devices have delivered everything.
+    proximal, controls
+        As in :class:`~adelfl.strategies.actions.Tasks`.
     """
 
     deadline: float
     batch: Ints
     width: Floats | None = None
     early: bool = False
+    steps: int | Ints | None = None
+    enough: int | None = None
+    proximal: float = 0.0
+    controls: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +74,10 @@ class Progress:
     ----------
     z : ndarray of int, shape (U,)
         Layers finished in time, over all local iterations, from the last layer of the first iteration on.
-    layers, local_iterations : int
-        L, E.
+    layers : int
+        L.
+    local_iterations : int or ndarray of int, shape (U,)
+        E, of all devices or of each.
     rate : ndarray, shape (U,)
         λ_u = P_u (T − B_u)/S_u; 0 for a device that sits out.
     chances : callable or None
@@ -78,7 +90,7 @@ class Progress:
 
     z: Ints
     layers: int
-    local_iterations: int
+    local_iterations: int | Ints
     rate: Floats
     chances: Callable[[], Floats] | None = None
     batch: Ints | None = None
@@ -104,6 +116,11 @@ class Progress:
         return self.z[:, None] >= np.arange(self.layers, 0, -1)
 
     @cached_property
+    def steps_done(self) -> Ints:
+        """Iterations in which device u finished layer l, shape (U, L)."""
+        return (self.z[:, None] + np.arange(self.layers)) // self.layers
+
+    @cached_property
     def finished(self) -> Bools:
         """Whether device u finished all layers of all its iterations, shape (U,)."""
         return self.z >= self.layers * self.local_iterations
@@ -126,6 +143,8 @@ class Outcome:
         How long each upload took; NaN where nothing came.
     left : float
         Seconds of the budget that are left.
+    steps : int, ndarray of int, shape (U,), or None
+        Local iterations that were asked for; None for those of the problem.
     """
 
     t: int
@@ -135,6 +154,7 @@ class Outcome:
     seconds: Floats
     upload: Floats
     left: float
+    steps: int | Ints | None = None
 
 
 class RoundStrategy(Strategy):
@@ -150,9 +170,12 @@ class RoundStrategy(Strategy):
     ----------
     beliefs : Beliefs or None
         Estimates of the devices, updated after every round; None for a method that trusts its problem.
+    self_paced : bool
+        Whether rounds last as long as the method needs, and go on until the budget is used up.
     """
 
     beliefs: Beliefs | None = None
+    self_paced: ClassVar[bool] = False
     _t = 0  # the round that is going on, from 0
 
     def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
@@ -198,7 +221,7 @@ class RoundStrategy(Strategy):
         if self.beliefs is None:
             return
         o, latency, L = outcome, self.problem.latency, self.problem.layers
-        through = o.z >= L * self.problem.local_iterations
+        through = o.z >= L * (self.problem.local_iterations if o.steps is None else o.steps)
         when = f"round {o.t + 1}"
         cost = np.where(o.batch > 0, o.batch + self.problem.overhead[o.devices], 0.0)
         work, silence = work_of(latency, o.z, L, when), None
@@ -219,6 +242,17 @@ class RoundStrategy(Strategy):
     def learn(self, spread: GradientStats) -> None:
         """Told what the gradients of that round were like; layers that no device sent are NaN."""
 
+    def wants_losses(self, t: int) -> bool:
+        """Whether the strategy wants to know after round t what the losses of its devices were."""
+        return False
+
+    def learn_losses(self, losses: Floats) -> None:
+        """Told the losses of the devices of that round; NaN where nothing was delivered."""
+
+    def cohort(self, view: View, t: int) -> Ints:
+        """Return the devices of round t: by default all, or ``problem.cohort`` of them drawn at random."""
+        return view.cohort(t, self.problem.cohort)
+
     # -- events
 
     def react(self, view: View, event: Event) -> Actions:
@@ -228,19 +262,31 @@ class RoundStrategy(Strategy):
         if isinstance(event, Merged):
             if event.spread is not None:
                 self.learn(event.spread)
+            if event.losses is not None:
+                self.learn_losses(event.losses)
             self._t += 1
         return self._open(view)
 
     def _open(self, view: View) -> Actions:
         t, s = self._t, self.problem
-        if t >= self.rounds:
+        if t >= self.rounds and not self.self_paced:
             return Actions(stop=True)
-        devices = view.cohort(t, s.cohort)
+        devices = self.cohort(view, t)
         orders = self.orders(t, devices)
         check_orders(self, orders, devices)
-        rate = float(self.learning_rates[t])
+        rate = float(self.learning_rates[min(t, self.rounds - 1)])
+        steps = s.local_iterations if orders.steps is None else orders.steps
         tasks = Tasks(
-            devices, orders.batch, s.local_iterations, rate, orders.deadline, orders.width, early=orders.early
+            devices,
+            orders.batch,
+            steps,
+            rate,
+            orders.deadline,
+            orders.width,
+            early=orders.early,
+            enough=orders.enough,
+            proximal=orders.proximal,
+            controls=orders.controls,
         )
         return Actions(dispatch=(tasks,))
 
@@ -255,10 +301,12 @@ class RoundStrategy(Strategy):
         if self.beliefs is not None or type(self).observe is not RoundStrategy.observe:
             # Of a device from which nothing came, the time that it was thought to have.
             _, upload = self.believed(tasks.devices)
-            had = np.maximum(tasks.cutoff - upload * _cost(tasks), 0.0)
+            time = tasks.cutoff if tasks.enough is None else min(tasks.cutoff, view.now - event.began)
+            had = np.maximum(time - upload * _cost(tasks), 0.0)
             seconds = np.where(np.isnan(event.seconds), had, event.seconds)
-            self.observe(Outcome(t, tasks.devices, tasks.batch, event.z, seconds, event.upload, view.left))
-        return Actions(merge=Merge((event,), (A,), spread=self.looks_at(t)))
+            outcome = Outcome(t, tasks.devices, tasks.batch, event.z, seconds, event.upload, view.left, tasks.steps)
+            self.observe(outcome)
+        return Actions(merge=Merge((event,), (A,), spread=self.looks_at(t), losses=self.wants_losses(t)))
 
     def progress(self, event: Arrivals) -> Progress:
         """Return how far the devices of a round came, beside how far they were expected to come."""

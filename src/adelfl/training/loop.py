@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adelfl.runtime.codec import Uploads
+from adelfl.runtime.controls import Controls
 from adelfl.training.layers import Layer
 from adelfl.training.masks import seeded
 from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples, Stateless
-from adelfl.updates import WeightedSum
+from adelfl.updates import add_weighted
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,9 @@ class Loop(Engine):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         uploads: Uploads | None = None,
+        controls: Controls | None = None,
     ) -> None:
+        self.controls = controls
         self.call, self.layers, self.samples = Stateless(model), layers, samples
         self.weight_decay, self.momentum, self.uploads = weight_decay, momentum, uploads
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -61,24 +64,31 @@ class Loop(Engine):
 
     def run(self, work: RoundWork) -> Change:
         """Do the local work of a round and merge it."""
-        merge = WeightedSum[Tensor]([layer.parameters for layer in self.layers])
+        names = [layer.parameters for layer in self.layers]
+        total: dict[str, Tensor] = {}
         start = {name: b.double() if not b.is_floating_point() else b for name, b in self.buffers.items()}
         moved = {name: torch.zeros_like(b) for name, b in start.items()}
         losses = []
         for local in self.locals(work):
             losses.append(local.loss)
             update = local.update
+            if self.controls is not None and work.controls is not None and work.senders is not None:
+                steps = {n: k for layer, k in self._steps_done(work, local.device) for n in layer.parameters}
+                device, share = int(work.senders[local.device, 1]), float(work.controls[local.device])
+                self.controls.move(device, update, steps, work.eta, share)
             if self.uploads is not None and work.senders is not None:
                 update = dict(self.uploads.send(update, *work.senders[local.device].tolist()))
-            merge.add(update, work.A[local.device])
+            add_weighted(total, names, update, work.A[local.device])
             for name, b in local.buffers.items():
                 moved[name] += b.to(start[name]) - start[name]
+        if self.controls is not None:
+            self.controls.close()
         if not losses:
             return NOTHING
         # Running statistics of batch norm: the mean over the devices that contributed. What none changed stays.
         means = {name: b + moved[name] / len(losses) for name, b in start.items() if moved[name].any()}
         buffers = {name: m if self.buffers[name].is_floating_point() else m.round() for name, m in means.items()}
-        return Change(merge.total, buffers, sum(losses) / len(losses))
+        return Change(total, buffers, sum(losses) / len(losses))
 
     def locals(self, work: RoundWork) -> Iterator[Local]:
         """Yield the work of each device that contributes, in the order of their positions."""
@@ -88,8 +98,15 @@ class Loop(Engine):
             rows = [r[starts[u] : starts[u + 1]] for r in work.rows]
             buffers = {name: b.clone() for name, b in self.buffers.items()}
             seed = None if work.mask_seeds is None else int(work.mask_seeds[u])
-            update, loss = self.train_one(start, buffers, rows, int(work.progress.z[u]), work.eta, seed)
+            correction = None
+            if self.controls is not None and work.controls is not None and work.senders is not None:
+                correction = self.controls.correction(int(work.senders[u, 1]))
+            z = int(work.progress.z[u])
+            update, loss = self.train_one(start, buffers, rows, z, work.eta, seed, work.proximal, correction)
             yield Local(u, update, buffers, loss)
+
+    def _steps_done(self, work: RoundWork, u: int) -> Iterator[tuple[Layer, int]]:
+        return zip(self.layers, work.progress.steps_done[u].tolist(), strict=True)
 
     def train_one(
         self,
@@ -99,10 +116,13 @@ class Loop(Engine):
         z: int,
         eta: float,
         mask_seed: int | None = None,
+        proximal: float = 0.0,
+        correction: Mapping[str, Tensor] | None = None,
     ) -> tuple[dict[str, Tensor], float]:
         """Return a device's update per layer, the sum of its completed steps, and its loss in the first step.
 
-        Buffers are changed in place. ``mask_seed`` seeds what the model draws, such as dropout masks.
+        Buffers are changed in place. ``mask_seed`` seeds what the model draws, such as dropout masks. Gradients get the
+        proximal term μ (w_u − w), and a correction where there is one.
         """
         L = len(self.layers)
         update: dict[str, Tensor] = {}
@@ -128,6 +148,10 @@ class Loop(Engine):
                 with torch.no_grad():
                     for name, grad in zip(names, grads, strict=True):
                         step = grad + self.weight_decay * local[name] if self.weight_decay else grad
+                        if proximal and name in update:
+                            step = step + proximal * update[name]
+                        if correction is not None and name in correction:
+                            step = step + correction[name]
                         if self.momentum:
                             step = step + self.momentum * velocity[name] if name in velocity else step.clone()
                             velocity[name] = step

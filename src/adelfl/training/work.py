@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from adelfl.runtime.backend import Change as Change
 from adelfl.strategies.rounds import Progress
 
 Floats = NDArray[np.float64]
@@ -89,7 +89,11 @@ class RoundWork:
     mask_seeds : ndarray of int, shape (U,), or None
         Seeds of the random numbers that the model draws on each device (dropout); None leaves torch's generators alone.
     senders : ndarray of int, shape (U, 2), or None
-        Numbers of each task and its device, for a lossy codec.
+        Numbers of each task and its device, for a lossy codec and for control variates.
+    proximal : float
+        μ of the proximal term μ (w_u − w), which is added to gradients.
+    controls : ndarray, shape (U,), or None
+        How much a change of each device's control variate moves the server's; None without control variates.
     """
 
     rows: tuple[Ints, ...]
@@ -100,6 +104,8 @@ class RoundWork:
     width: Floats | None = None
     mask_seeds: Ints | None = None
     senders: Ints | None = None
+    proximal: float = 0.0
+    controls: Floats | None = None
 
     @cached_property
     def contributes(self) -> Bools:
@@ -128,17 +134,19 @@ class RoundWork:
         ends = np.cumsum(sizes)
         take = np.arange(ends[-1] if ends.size else 0) + np.repeat(self.starts[chosen] - (ends - sizes), sizes)
         p = self.progress
-        progress = Progress(p.z[chosen], p.layers, p.local_iterations, p.rate[chosen], batch=sizes)
+        steps = p.local_iterations if isinstance(p.local_iterations, int) else p.local_iterations[chosen]
+        progress = Progress(p.z[chosen], p.layers, steps, p.rate[chosen], batch=sizes)
         own: dict[str, Any] = {key: None if value is None else value[chosen] for key, value in self._per_device.items()}
-        return RoundWork(tuple(rows[take] for rows in self.rows), progress=progress, eta=self.eta, **own)
+        rows = tuple(rows[take] for rows in self.rows)
+        return RoundWork(rows, progress=progress, eta=self.eta, proximal=self.proximal, **own)
 
     @property
     def _per_device(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in ("sizes", "A", "width", "mask_seeds", "senders")}
+        return {key: getattr(self, key) for key in ("sizes", "A", "width", "mask_seeds", "senders", "controls")}
 
 
 def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
-    """Join the work of devices that start from the same weights at the same rate."""
+    """Join the work of devices that start from the same weights, with the same rate and proximal term."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -147,31 +155,15 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
         key: None if value is None else np.concatenate([getattr(w, key) for w in parts])
         for key, value in first._per_device.items()
     }
-    rows = tuple(np.concatenate(same) for same in zip(*(w.rows for w in parts), strict=True))
-    p = first.progress
-    return RoundWork(rows, progress=Progress(z, p.layers, p.local_iterations, rate), eta=first.eta, **own)
+    steps = np.concatenate([np.broadcast_to(w.progress.local_iterations, w.sizes.shape) for w in parts])
+    most = max(len(w.rows) for w in parts)
+    padded = [w.rows + (most - len(w.rows)) * w.rows[:1] for w in parts]  # rows of steps that no device does
+    rows = tuple(np.concatenate(same) for same in zip(*padded, strict=True))
+    progress = Progress(z, first.progress.layers, steps, rate)
+    return RoundWork(rows, progress=progress, eta=first.eta, proximal=first.proximal, **own)
 
 
-@dataclass(frozen=True, eq=False)
-class Change:
-    """The merged work of some devices, not yet applied to the model.
-
-    Attributes
-    ----------
-    parameters : dict of str to Tensor
-        Σ_u A[u,l] (w_u − w) of each parameter that was delivered.
-    buffers : dict of str to Tensor
-        New values of running statistics that changed.
-    loss : float
-        Mean loss of the devices that contributed; NaN if there were none.
-    """
-
-    parameters: dict[str, Tensor]
-    buffers: dict[str, Tensor]
-    loss: float
-
-
-NOTHING = Change({}, {}, math.nan)
+NOTHING = Change({})
 """The change of a round to which no device contributed."""
 
 
@@ -179,6 +171,8 @@ class Engine(ABC):
     """Computes what the devices of a round would send, merged; reads the model's weights and does not change them."""
 
     name: str
+    parameters: Mapping[str, Tensor]
+    """The model's, by name."""
 
     @abstractmethod
     def run(self, work: RoundWork) -> Change:
@@ -187,6 +181,35 @@ class Engine(ABC):
     def prepare(self, work: RoundWork) -> Callable[[], Change]:
         """Do what can be done before the round's weights are known; calling the result does the rest."""
         return partial(self.run, work)
+
+    @torch.no_grad()
+    def run_apart(self, works: Sequence[RoundWork], starts: Sequence[Mapping[str, Tensor]]) -> Change:
+        """Do local work that starts from other weights than the model's, and merge it; ``works[i]`` from ``starts[i]``.
+
+        Here work that starts alike is done together, with the weights in the model for a while.
+        """
+        groups: dict[tuple[int, float, float], list[int]] = {}
+        for k, work in enumerate(works):
+            if work.contributes.any():
+                groups.setdefault((id(starts[k]), work.eta, work.proximal), []).append(k)
+        now = {name: p.clone() for name, p in self.parameters.items()}
+        total: dict[str, Tensor] = {}
+        losses, devices = 0.0, 0
+        try:
+            for alike in groups.values():
+                for name, p in self.parameters.items():
+                    p.copy_(starts[alike[0]][name])
+                joined = joined_work([works[k] for k in alike])
+                with torch.enable_grad():
+                    change = self.run(joined)
+                number = int(joined.contributes.sum())
+                losses, devices = losses + change.loss * number, devices + number
+                for name, step in change.parameters.items():
+                    total[name] = total[name] + step if name in total else step
+        finally:
+            for name, p in self.parameters.items():
+                p.copy_(now[name])
+        return Change(total, {}, losses / devices) if devices else NOTHING
 
 
 class Stateless:
