@@ -93,10 +93,10 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
     if record.result is not None:
         return record.result
     if record.info.clock == "real":
-        raise ConfigError(f"{folder}: this run was made on Flower; it goes on when its ServerApp is started again")
+        raise ConfigError(f"{folder}: this run was made on Flower; start its ServerApp again to continue it")
     if record.info.made_by == MADE_BY:
         raise ConfigError(
-            f"{folder}: this run was begun in Python; it goes on when simulate(experiment, record=...) is called again"
+            f"{folder}: this run was started in Python; call simulate(experiment, record=...) again to continue it"
         )
     run_file = _config_of(record.info, folder)
     settle(run_file.engine.threads)
@@ -105,7 +105,7 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
 
     def check(then: RunRecord) -> None:
         if changed := first_difference(then.info, now, ("config",)):
-            raise ConfigError(f"{folder}: its {changed} would not be the same today; start this run over")
+            raise ConfigError(f"{folder}: its {changed} has changed since the run was started; start a new run")
 
     return _simulate(experiment, Record.open(folder, now, check), report)
 
@@ -128,7 +128,7 @@ def _simulate(experiment: Experiment, record: Record, report: Callable[[Row], No
         raise
     except (Exception, SystemExit) as error:  # in user code or in adelfl
         if isinstance(error, OSError) and is_disk_error(error):  # the record stays valid
-            raise AdelError(f"{record.folder}: cannot be written ({error.strerror}); adelfl resume goes on") from None
+            raise AdelError(f"{record.folder}: cannot be written ({error.strerror}); resume it later") from None
         raise AdelError(record.failure) from error
 
 

@@ -1,4 +1,4 @@
-"""What the documents show is what the program does."""
+"""Code, commands and links in the documents work as shown."""
 
 import importlib.util
 import json
@@ -36,7 +36,7 @@ def blocks(name: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A folder as a reader has it: the examples, and the run of a comparison."""
+    """Return a folder with the examples and two runs of a comparison, as a reader has it."""
     folder = tmp_path_factory.mktemp("workplace")
     (folder / "examples").symlink_to(REPO / "examples")
     for name in ("adel", "salf"):
@@ -68,7 +68,7 @@ def test_models_and_data_are_found_by_import_path_as_shown(workplace, monkeypatc
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_examples_run(name, tmp_path, monkeypatch, capsys):
-    """As ``python examples/….py`` does, in this process: a new one loads torch again."""
+    """Run a script in this process, since a new one would load torch again."""
     script = REPO / "examples" / f"{name}.py"
     words = [str(tmp_path / "out")] if name == "compare_methods" else []
     monkeypatch.chdir(REPO)
@@ -82,9 +82,9 @@ def test_the_examples_run(name, tmp_path, monkeypatch, capsys):
 
 def test_an_example_runs_in_a_process_of_its_own():
     command = [sys.executable, "-W", "error", REPO / "examples" / "plan_a_fleet.py"]
-    found = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240)
-    assert found.returncode == 0, found.stderr
-    assert len(found.stdout.splitlines()) >= 2
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= 2
 
 
 def test_the_notebook_runs_from_top_to_bottom_and_is_small(tmp_path, monkeypatch, capsys):
@@ -113,21 +113,21 @@ def test_every_example_is_listed():
 
 
 def commands(page: str) -> list[list[str]]:
-    """The commands of a page's shell blocks, as words, without variables before them."""
-    found = []
+    """Return the commands of a page's shell blocks, as words, without variables before them."""
+    listed = []
     for line in "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines():
         for part in re.split(r";\s+", re.sub(r"(^|\s)#.*", "", line)):
             words = shlex.split(part)
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 words.pop(0)
             if words:
-                found.append(words)
-    return found
+                listed.append(words)
+    return listed
 
 
 def options_in(words: list[str]) -> list[str]:
-    """Their options; a synopsis has them in brackets."""
-    return [found[1] for word in words if (found := re.match(r"\[?(--?[a-z][a-z-]*)", word))]
+    """Return the options among the words of a command; a synopsis has them in brackets."""
+    return [match[1] for word in words if (match := re.match(r"\[?(--?[a-z][a-z-]*)", word))]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")])
@@ -158,10 +158,10 @@ def test_shell_blocks_name_commands_and_options_that_exist(page):
 
 @cache
 def options_of_flower() -> set[str]:
-    """All options that Flower's sources name; asking its programs takes seconds each."""
-    if (found := importlib.util.find_spec("flwr")) is None:
+    """Return all options that Flower's sources name; running its programs takes seconds each."""
+    if (spec := importlib.util.find_spec("flwr")) is None:
         pytest.skip("the extra adelfl[flower] is not installed")
-    package = Path(found.submodule_search_locations[0])
+    package = Path(spec.submodule_search_locations[0])
     sources = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     return set(re.findall(r'"(--[a-z-]+)"', sources))
 
@@ -170,9 +170,9 @@ def test_the_readme_goes_from_a_fleet_to_a_plan(capsys):
     (code,) = blocks("README.md", "python")
     assert len([line for line in code.splitlines() if line]) <= 10
     exec(compile(code, "README.md", "exec"), {})
-    said = capsys.readouterr().out
-    assert "Deadlines rise from" in said
-    assert len(said.splitlines()) == 3
+    printed = capsys.readouterr().out
+    assert "Deadlines rise from" in printed
+    assert len(printed.splitlines()) == 3
 
 
 def test_a_plan_is_swept_as_shown(capsys):
@@ -249,7 +249,7 @@ def test_the_fleet_of_the_how_to_page_is_that_of_the_example():
     assert (REPO / "examples" / "fleet.csv").read_text(encoding="utf-8") in blocks("docs/howto/plan.md", "text")
 
 
-def test_the_file_in_the_docs_says_the_defaults(tmp_path):
+def test_the_file_in_the_docs_shows_the_defaults(tmp_path):
     (text,) = blocks("docs/simulator.md", "toml")
     path = tmp_path / "shown.toml"
     path.write_text(text)

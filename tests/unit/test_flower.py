@@ -798,7 +798,7 @@ def test_a_run_on_flower_is_not_resumed_by_the_simulator(tmp_path):
     world = World(beings())
     with pytest.raises(Killed):
         strategy(world, record=tmp_path / "run").start(world, arrays(), num_rounds=4, evaluate_fn=dies_in(2))
-    with pytest.raises(ConfigError, match="goes on when its ServerApp is started again"):
+    with pytest.raises(ConfigError, match="start its ServerApp again to continue it"):
         resume(tmp_path / "run")
 
 
@@ -920,7 +920,7 @@ def test_a_parameter_of_two_names_must_be_sent_under_one():
 
 
 def test_what_a_client_cannot_do_is_one_sentence():
-    with pytest.raises(ConfigError, match="of another model"):
+    with pytest.raises(ConfigError, match="belong to another model"):
         Job(task_message(), Net(width=9))
 
     backwards = tuple(reversed(LAYERS))

@@ -490,7 +490,7 @@ def test_inputs_that_changed_since_are_noticed(tmp_path):
     iid(dataset.y_train, 6, seed=99).save(partition)
     with pytest.raises(ConfigError, match="have changed"):
         run_job(job)
-    with pytest.raises(ConfigError, match="would not be the same today"):
+    with pytest.raises(ConfigError, match="has changed since the run was started"):
         resume(tmp_path / "run")
     held.save(partition)
     run_job(job)

@@ -475,7 +475,7 @@ def test_training_that_breaks_down_is_one_sentence_and_finished_rows_stay(strate
 
 def test_a_partition_or_layers_of_another_size_are_refused():
     experiment = experiment_of("salf")
-    with pytest.raises(ConfigError, match="partition has 4 devices, the fleet 5"):
+    with pytest.raises(ConfigError, match="partition has 4 devices, but the fleet has 5"):
         replace(experiment, partition=iid(experiment.dataset.y_train, 4, 0))
     with pytest.raises(ConfigError, match="layers"):
         replace(experiment, layers=experiment.layers[1:])

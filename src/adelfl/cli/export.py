@@ -18,7 +18,7 @@ class Target(StrEnum):
 
 
 def export(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold some.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that contain runs.")],
     to: Annotated[Target, typer.Option(help="Target format.")],
 ) -> None:
     """Export runs, finished or not: event files of TensorBoard, a run of MLflow, or a CSV file."""

@@ -32,10 +32,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this file (.png, .pdf, .svg).")] = None,
     method: Annotated[
-        str, typer.Option(metavar="exact|trust-region", help="Exact or general solver of the paper's objective.")
+        str, typer.Option(metavar="exact|trust-region", help="Solver of the paper's objective; exact is faster.")
     ] = "exact",
     objective: Annotated[
-        str, typer.Option(metavar="tight|paper", help="The noise of the rounds itself, or the paper's bound on it.")
+        str, typer.Option(metavar="tight|paper", help="Minimise the noise of the rounds, or the paper's bound.")
     ] = "tight",
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a device would have to sit out.")] = False,
     sweep: Annotated[

@@ -23,10 +23,10 @@ def profile(
     changes: Changes = None,
     batch_sizes: Annotated[str, typer.Option(help="Samples per step, separated by commas.")] = "4,8,16,32",
     repeats: Annotated[int, typer.Option(min=2, help="Steps at each batch size.")] = 20,
-    upload: Annotated[float, typer.Option(min=0, help="Seconds that sending an update takes, if you know.")] = 0.0,
-    mbps: Annotated[float | None, typer.Option(min=0.001, help="Or the uplink in megabits per second.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call this machine.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many devices are like this one.")] = 1,
+    upload: Annotated[float, typer.Option(min=0, help="Seconds to send an update.")] = 0.0,
+    mbps: Annotated[float | None, typer.Option(min=0.001, help="In place of --upload: megabits per second.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the device; by default the host name.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of devices of this kind.")] = 1,
     out: Annotated[
         Path | None,
         typer.Option(

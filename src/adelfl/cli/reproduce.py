@@ -28,13 +28,13 @@ class Scale(StrEnum):
 
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Studies, or all; see docs/reproduction.md.")],
-    scale: Annotated[Scale, typer.Option(help="Narrow networks and fewer rounds, or the paper's.")] = Scale.cpu,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many; by default 5 (CIFAR-10: 3).")] = None,
+    scale: Annotated[Scale, typer.Option(help="cpu: narrow networks, fewer rounds; full: the paper's.")] = Scale.cpu,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default 5 (CIFAR-10: 3).")] = None,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default one per core.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of parallel runs; by default one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("results"),
-    runs: Annotated[Path, typer.Option(help="Folder for the runs; what is finished there is not run again.")] = Path(
+    runs: Annotated[Path, typer.Option(help="Folder for the runs; finished runs in it are not repeated.")] = Path(
         "runs/reproduce"
     ),
     changes: Annotated[
@@ -42,7 +42,7 @@ def reproduce(
         typer.Option("--set", metavar="section.key=value", help="Change every run, such as engine.device=cuda."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option(help="Do not repeat runs whose rows are in the folder of tables, made here or elsewhere.")
+        bool, typer.Option(help="Skip runs whose rows are in the folder of tables, from any machine.")
     ] = False,
     summary: Annotated[
         bool, typer.Option("--summary", help="Run nothing; summarise the rows that are in the folder of tables.")
@@ -50,7 +50,7 @@ def reproduce(
     page: Annotated[Path | None, typer.Option(help="Fill this page's tables from the folder of results.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Do the paper's experiments, and say which of its claims hold.
+    """Run the paper's experiments, and report which of its claims hold.
 
     Each strategy's learning rate is chosen on validation data first. Runs that are finished are not run again.
     """

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from adelfl.report.comparison import Contender
     from adelfl.runner import Job
 
-Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment; none: the embedded one.")]
+Config = Annotated[
+    Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Experiment file; by default the bundled experiment.")
+]
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change a key of the file; repeatable.")
 ]
@@ -82,14 +84,14 @@ def compare(
     strategies: Annotated[
         str, typer.Option(help=r"Names, import paths, or name\[option=value], separated by commas.")
     ] = "adel,adel-paper,salf,drop,wait,heterofl,oracle",
-    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of parallel runs.")] = 1,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default below runs/.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Picture; by default accuracy.png among the runs.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for the plot; by default accuracy.png in the folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is finished already.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat finished runs, too.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Compare strategies on the same data, initial weights and random draws, over several seeds.
@@ -159,7 +161,7 @@ def _print_comparison(contenders: list[Contender], as_json: bool) -> None:
 
 
 def list_runs(
-    root: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where runs are.")] = Path("runs"),
+    root: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with runs.")] = Path("runs"),
 ) -> None:
     """List the runs below a folder."""
     from adelfl.records.reader import find_runs
@@ -254,8 +256,8 @@ def _title(run_file: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 -
 def partition(
     config: Config = None,
     changes: Changes = None,
-    save: Annotated[Path | None, typer.Option(help="Write it (.npz); reuse it with data.partition_file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the labels of each device.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the partition (.npz), for data.partition_file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the labels of each device into this file.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Show how the training samples are distributed over the devices; save or draw it."""

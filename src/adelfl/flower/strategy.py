@@ -168,7 +168,7 @@ class DeadlineStrategy(Strategy):
     def run(self) -> FlowerRun:
         """The run that :meth:`start` began."""
         if self._run is None:
-            raise AdelError("DeadlineStrategy keeps the time itself: call its start method")
+            raise AdelError("DeadlineStrategy runs its own loop: call its start method")
         return self._run
 
     def summary(self) -> None:
@@ -187,7 +187,7 @@ class DeadlineStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Refuse: tasks are sent by the loop that :meth:`start` runs, when the method says."""
-        raise AdelError("DeadlineStrategy keeps the time itself: call its start method")
+        raise AdelError("DeadlineStrategy runs its own loop: call its start method")
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

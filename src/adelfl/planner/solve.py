@@ -42,7 +42,7 @@ def plan(
         if value not in choices:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {value!r}")
     if objective == "tight" and method != "exact":
-        raise ConfigError(f"method {method!r} is for the paper's objective; the tight one has its own solver")
+        raise ConfigError(f"method {method!r} is for the paper's objective; the tight objective has its own solver")
     problem = problem.planned()
     return _plan_noise(problem, strict) if objective == "tight" else plan_paper(problem, method, strict)
 

@@ -79,7 +79,7 @@ class Experiment:
         find_codec(self.codec)
         devices = self.strategy.problem.devices
         if len(self.partition) != devices:
-            raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")
+            raise ConfigError(f"the partition has {len(self.partition)} devices, but the fleet has {devices}")
         if self.partition.samples != self.dataset.y_train.size:
             raise ConfigError(
                 f"the partition is of {self.partition.samples} samples, "
@@ -89,5 +89,5 @@ class Experiment:
             raise ConfigError(f"the world has {self.world.fleet.size} devices, the strategy's fleet {devices}")
         if self.strategy.problem.layers != len(self.layers):
             raise ConfigError(
-                f"the strategy counts {self.strategy.problem.layers} layers, the model {len(self.layers)}"
+                f"the strategy expects {self.strategy.problem.layers} layers, but the model has {len(self.layers)}"
             )
