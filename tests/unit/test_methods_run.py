@@ -1,4 +1,4 @@
-"""Every method of the literature in a small run: engines agree, server steps and codecs combine, comparisons know it."""
+"""Every method of the literature in a small run: engines agree, and server steps and codecs combine with it."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,8 @@ def small(method, engine="auto", *, steps=2, budget=6.0):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_engines_agree(method):
-    loop, stacked = (run(small(method, engine)) for engine in ("loop", "stacked"))
+    budget = 12.0 if method == "scaffold" else 6.0  # it waits for the slowest
+    loop, stacked = (run(small(method, engine, budget=budget)) for engine in ("loop", "stacked"))
     assert len(loop.rows) > 3
     assert [row.depth for row in loop.rows] == [row.depth for row in stacked.rows]
     assert furthest(loop.weights, stacked.weights) < 1e-5

@@ -9,7 +9,8 @@ Reddi et al., "Adaptive federated optimization", ICLR 2021: −Δ is a pseudo-gr
     yogi       as adam, but v ← v − (1−β₂) Δ² sign(v − Δ²)
     average    as sgd; evaluated and returned is  w̄ ← β₁ w̄ + (1−β₁) w,  divided by 1 − β₁ⁿ after n merges
 
-v of adagrad, adam and yogi starts at τ². Works on arrays of NumPy and on tensors of torch alike. The state is a dictionary of them, which a checkpoint keeps.
+v of adagrad, adam and yogi starts at τ². Works on arrays of NumPy and on tensors of torch alike. The state is a
+dictionary of them, which a checkpoint keeps.
 """
 
 from __future__ import annotations
