@@ -43,7 +43,7 @@ class Adelfl:
         """Simulate and record a number of rounds from the initial weights."""
         from adelfl import ConstantRate, Fleet
         from adelfl.planner import Problem
-        from adelfl.records.writer import RunWriter
+        from adelfl.runtime.run import Record
         from adelfl.simulation import Experiment, simulate
         from adelfl.simulation.recording import describe
         from adelfl.strategies.oracle import Oracle
@@ -55,8 +55,7 @@ class Adelfl:
             self.dataset, self.partition, self.model, self.layers, Oracle(setting), seed=SEED, evaluations=1
         )
         self.runs += 1
-        with RunWriter.create(self._last_run(), describe(experiment, {}, {})) as writer:
-            simulate(experiment, writer)
+        simulate(experiment, Record(self._last_run(), describe(experiment, {}, {})))
 
     def weights(self) -> list[measure.Floats]:
         """Return the final weights of the last run, from its record."""

@@ -105,7 +105,7 @@ def _build_experiment(config: RunFile) -> Experiment:
 def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
     """Return the latency model: the paper's, that of [latency], or a user's."""
     from adelfl.latency import Exponential, Latency, Law, Trace
-    from adelfl.training.layers import layer_costs, layer_sizes
+    from adelfl.training.costs import layer_costs, layer_sizes
 
     section = config.latency
     if config.fleet.latency is not None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,17 +19,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
-from adelfl.clock import Clock, RealClock
+from adelfl.clock import Clock, RealClock, wall_seconds
 from adelfl.errors import AdelError, ConfigError
 from adelfl.fleet import Fleet
-from adelfl.flower.backend import OnFlower, Options
+from adelfl.flower.backend import OnFlower
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.protocol import Task, is_statistic
-from adelfl.flower.record import Record
 from adelfl.flower.replies import Aggregate, average_metrics
-from adelfl.flower.run import FlowerRun, describe
+from adelfl.flower.run import FlowerRun
 from adelfl.learning_rate import LearningRate, as_learning_rate
 from adelfl.planner import Constants, Problem
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import RunInfo
+from adelfl.runtime.run import Record
 from adelfl.runtime.server_step import ServerStep
 from adelfl.seeds import rng_for
 from adelfl.strategies import BUILT_IN, RoundStrategy, find_strategy
@@ -164,7 +168,7 @@ class DeadlineStrategy(Strategy):
     def run(self) -> FlowerRun:
         """The run that :meth:`start` began."""
         if self._run is None:
-            raise AdelError("DeadlineStrategy keeps the time itself: call its start method")
+            raise AdelError("DeadlineStrategy runs its own loop: call its start method")
         return self._run
 
     def summary(self) -> None:
@@ -183,7 +187,7 @@ class DeadlineStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Refuse: tasks are sent by the loop that :meth:`start` runs, when the method says."""
-        raise AdelError("DeadlineStrategy keeps the time itself: call its start method")
+        raise AdelError("DeadlineStrategy runs its own loop: call its start method")
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -242,16 +246,28 @@ class DeadlineStrategy(Strategy):
         layers = self.layers or group_by_module([name for name in weights if name not in statistics])
         shape = Shape.of(weights, layers)
         strategy = self._strategy(len(layers), rounds)
-        record = Record.open(self.record, self._info(layers, strategy.rounds))
-        try:
-            clock = self._clock or RealClock(record.time_used)
+        info = self._info(layers, strategy.rounds)
+        record = Record(None, info) if self.record is None else Record.open(self.record, info, self._check(info))
+        with record:
+            began = None if record.writer is None or record.info is None else record.info.started
+            clock = self._clock or RealClock(0.0 if began is None else max(0.0, wall_seconds() - began))
             config = train_config or ConfigRecord()
 
             def message(node: int, task: Task) -> Message:
                 return self._message(node, task, self.run.iterate, config)
 
             backend = OnFlower(
-                Exchange(grid, clock), shape, lambda: self.run.weights, message, self._options(statistics)
+                Exchange(grid, clock),
+                shape,
+                lambda: self.run.weights,
+                message,
+                budget=self.budget,
+                seed=self.seed,
+                norm_limit=self.norm_limit,
+                oversample=self.oversample,
+                statistics=statistics,
+                arrays=self.arrayrecord_key,
+                examples=self.weighted_by_key,
             )
             backend.exchange.until = self.budget
             self._run = FlowerRun(
@@ -265,8 +281,6 @@ class DeadlineStrategy(Strategy):
             )
             self.summary()
             return self._run.go(self.min_available_nodes, rounds)
-        finally:
-            record.close()
 
     def _strategy(self, layers: int, rounds: int | None) -> Method:
         """Make the method: a synchronous one that plans for the nodes as they turn out, or an asynchronous one."""
@@ -305,33 +319,38 @@ class DeadlineStrategy(Strategy):
             tell=lambda sentence: log.info("%s", sentence),
         )
 
-    def _options(self, statistics: tuple[str, ...]) -> Options:
-        return Options(
-            budget=self.budget,
-            seed=self.seed,
-            norm_limit=self.norm_limit,
-            oversample=self.oversample,
-            statistics=statistics,
-            arrayrecord_key=self.arrayrecord_key,
-            weighted_by_key=self.weighted_by_key,
-        )
+    def _check(self, now: RunInfo) -> Callable[[RunRecord], None]:
+        """Return a check of an old record: it must be of the same run, and that must not have ended."""
 
-    def _info(self, layers: list[list[str]], rounds: int) -> Any:  # noqa: ANN401 - run information
+        def check(old: RunRecord) -> None:
+            if old.result is not None:
+                raise ConfigError(f"{old.folder}: this run has ended; choose another folder")
+            for key in ("budget", "rounds", "strategy"):
+                then, given = getattr(old.info, key), getattr(now, key)
+                if then != given:
+                    raise ConfigError(f"{old.folder}: this run was begun with {key} = {then}, not {given}")
+
+        return check
+
+    def _info(self, layers: list[list[str]], rounds: int) -> RunInfo:
         config = {
             key: value if isinstance(value, int | float | str) else repr(value)
             for key, value in vars(self).items()
             if not key.startswith("_") and key not in ("layers", "record")
         }
         options = {key: repr(value) for key, value in self.plan_options.items()}
-        return describe(
-            label=self.method,
-            method=self.method,
-            config=config | {"options": options},
+        return RunInfo(
+            config={"flower": config | {"options": options}},
             seed=self.seed,
+            strategy=self.method,
+            label=self.method,
             budget=self.budget,
             rounds=rounds,
-            layers=layers,
-            nodes=max(2, self.min_available_nodes),
+            layers=[layer[0].rpartition(".")[0] or layer[0] for layer in layers],
+            devices=max(2, self.min_available_nodes),
+            data="held by the nodes",
+            clock="real",
+            versions={"python": platform.python_version()} | {name: version(name) for name in ("adelfl", "flwr")},
         )
 
     def _evaluate(

@@ -8,14 +8,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from adelfl.data.partition import Partition
@@ -29,7 +28,7 @@ from adelfl.strategies.rounds import Progress
 from adelfl.training.estimate import look_at, losses_of
 from adelfl.training.layers import Layer
 from adelfl.training.masks import draws_numbers, mask_seeds
-from adelfl.training.work import Change, Engine, RoundWork, Samples, joined_work
+from adelfl.training.work import Change, Engine, RoundWork, Samples
 
 _AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # merges, and their samples, that are prepared before they are computed
 _MOST_DRAWN = 1 << 29  # samples of a round, over all devices and local iterations: 4 GiB of random numbers
@@ -199,31 +198,28 @@ class Simulated(Backend):
             return Computed(_checked(train(), number, work.eta), spread, losses)
 
     def _apart(self, merge: Merge, work: list[RoundWork]) -> Computed:
-        """Compute devices that started from weights of several versions, those of each version together."""
+        """Compute devices that started from weights of several versions."""
         self.past.advance()
-        groups: dict[tuple[int, float, float], list[RoundWork]] = {}
-        for a, w in zip(merge.arrivals, work, strict=True):
-            groups.setdefault((a.version, w.eta, w.proximal), []).append(w)
-        total: dict[str, Tensor] = {}
-        losses, devices = 0.0, 0
-        for (version, rate, _), alike in groups.items():
-            joined = joined_work(alike)
-            number = int(joined.contributes.sum())
-            if number == 0:
-                continue
-            with self.past.at(version) as behind, _few_samples(self.past.version):
-                change = _checked(self.learner.engine.run(joined), self.past.version, rate)
-            losses, devices = losses + change.loss * number, devices + number
-            for name, step in change.parameters.items():
-                total[name] = total[name] + step if name in total else step
+        versions = {version: self.past.at(version) for version in {a.version for a in merge.arrivals}}
+        starts = [versions[a.version] for a in merge.arrivals]
+        with _few_samples(self.past.version):
+            change = self.learner.engine.run_apart(work, starts)
+        if any(w.contributes.any() for w in work):
+            change = _checked(change, self.past.version, max(w.eta for w in work))
             if merge.of == "models":
-                share = torch.from_numpy((joined.A * joined.progress.delivered).sum(axis=0))
-                for l, layer in enumerate(self.learner.layers):
-                    for name in layer.parameters:
-                        if name in total:
-                            total[name] = total[name] - float(share[l]) * behind[name]
+                self._from_models(work, starts, change.parameters)
         self.past.release(merge.arrivals)
-        return Computed(Change(total, {}, losses / devices) if devices else None)
+        return Computed(change if change.parameters else None)
+
+    def _from_models(self, work: list[RoundWork], starts: list[Mapping[str, Tensor]], total: dict[str, Tensor]) -> None:
+        """Turn sums of A (w_u − start) into sums of A (w_u − w), in place."""
+        now = self.past.parameters
+        for w, start in zip(work, starts, strict=True):
+            share = (w.A * w.progress.delivered).sum(axis=0).tolist()
+            for l, layer in enumerate(self.learner.layers):
+                for name in layer.parameters:
+                    if share[l] and name in total:
+                        total[name] = total[name] - share[l] * (now[name].detach() - start[name])
 
 
 class Past:
@@ -249,23 +245,14 @@ class Past:
         """Note that a merge is computed, from weights of the next version; keep them if a device started from them."""
         self.version += 1
         if self._wanted[self.version]:
-            self.kept[self.version] = {name: p.detach().clone() for name, p in self.parameters.items()}
+            self.kept[self.version] = self._copy()
 
-    @contextmanager
-    def at(self, version: int) -> Iterator[dict[str, Tensor]]:
-        """Give the model its weights of a version for a while; yields how far it has moved since."""
-        now = {name: p.detach().clone() for name, p in self.parameters.items()}
-        then = self.kept.get(version, now)
-        try:
-            self._load(then)
-            yield {name: now[name] - then[name] for name in now}
-        finally:
-            self._load(now)
+    def at(self, version: int) -> Mapping[str, Tensor]:
+        """Return the weights of a version."""
+        return self.kept.get(version) or self._copy()
 
-    @torch.no_grad()
-    def _load(self, weights: dict[str, Tensor]) -> None:
-        for name, p in self.parameters.items():
-            p.copy_(weights[name])
+    def _copy(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def release(self, arrivals: Iterable[Arrivals]) -> None:
         """Forget weights that no device under way needs any more."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from adelfl.atomic import RunFinishedError
-from adelfl.errors import AdelError, ConfigError
-from adelfl.plugins import in_words
+from adelfl.errors import ConfigError
 from adelfl.records.reader import RunRecord
-from adelfl.records.schema import RunInfo, RunResult
-from adelfl.records.writer import Checkpoint, RunWriter, versions
+from adelfl.records.schema import RunInfo
+from adelfl.records.writer import versions
 from adelfl.runtime.codec import find_codec
+from adelfl.runtime.run import Record
 from adelfl.simulation.experiment import Experiment
 
 MADE_BY = "simulate"
@@ -68,45 +66,11 @@ def first_difference(then: RunInfo, now: RunInfo, ignored: tuple[str, ...] = ())
     return next((k for k, v in new.items() if k not in ("versions", *ignored) and old.get(k) != v), None)
 
 
-Go = Callable[[RunWriter, Checkpoint | None], RunResult]
-
-
-def run_recorded(experiment: Experiment, folder: Path, go: Go) -> RunResult:
-    """Run an experiment with a record, from its beginning or from the record's checkpoint.
-
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment to record.
-    folder : Path
-        Folder of the record.
-    go : callable
-        Runs the experiment with a writer, from a checkpoint on, and returns its result.
-    """
+def open_record(experiment: Experiment, folder: Path) -> Record:
+    """Return the record of an experiment: new, or what an earlier call left."""
     config = _config(experiment)
     info = replace(describe(experiment, config, _inputs(experiment)), made_by=MADE_BY)
-    checkpoint = None
-    if folder.exists():
-        record = RunRecord.open(folder)
-        _refuse_others(record, info)
-        if record.result is not None:
-            return record.result
-        try:
-            writer, checkpoint = RunWriter.reopen(folder)
-        except RunFinishedError:
-            return run_recorded(experiment, folder, go)
-    else:
-        writer = RunWriter.create(folder, info)
-    with writer:
-        try:
-            return go(writer, checkpoint)
-        except AdelError as error:
-            writer.fail(str(error))
-            raise
-        except Exception as error:
-            if not (isinstance(error, OSError) and error.errno is not None):  # after a full disk a run can go on
-                writer.fail(f"{folder}: {in_words(error)}", traceback.format_exc())
-            raise
+    return Record.open(folder, info, lambda old: _refuse_others(old, info))
 
 
 def _refuse_others(record: RunRecord, now: RunInfo) -> None:

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.training.layers import Layer, layer_costs
+from adelfl.training.costs import layer_costs
+from adelfl.training.layers import Layer
 from adelfl.training.passes import CHUNK_BYTES, CannotFuse, Pass, Rows
 
 _NOTHING = 1e-20  # instead of zero, by which the gradient could not be divided

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adelfl.training import stack_ops
 from adelfl.training.layout import VECTOR, first, rows_last, weighed
 
 _ATEN = torch.ops.aten
@@ -143,54 +144,40 @@ class MaxPool:
             [v, v] if isinstance(v, int) else list(v) for v in (m.kernel_size, m.stride, m.padding, m.dilation)
         )
         self.geometry = (kernel, stride, padding, dilation, bool(m.ceil_mode))
-        self.plain = self.geometry == ([2, 2], [2, 2], [0, 0], [1, 1], False)
+        self.stack = stack_ops.Pool(m) if stack_ops.is_stackable(m) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the output."""
         # Torch's kernel is fast only with channels last; 2×2 windows as four slices are fast only with rows last.
         last = x.is_contiguous(memory_format=torch.channels_last)
-        self.by_slices = self.plain and not last and x.device.type == "cpu"
-        if not self.by_slices:
-            self.x = x
-            out, self.indices = _ATEN.max_pool2d_with_indices(x, *self.geometry)
-            return out  # type: ignore[no-any-return]
-        self.x = rows_last(x)
-        a, b, c, d = _quarters(self.x)
-        self.upper, self.lower = torch.maximum(a, b), torch.maximum(c, d)
-        return torch.maximum(self.upper, self.lower).permute(3, 2, 0, 1)
+        self.used = None if last or x.device.type != "cpu" else self.stack
+        if self.used is not None:
+            return _first(self.used.forward(_stack(x)))
+        self.x = x
+        out, self.indices = _ATEN.max_pool2d_with_indices(x, *self.geometry)
+        return out  # type: ignore[no-any-return]
 
     def input_grad(self, delta: Tensor) -> Tensor:
         """Return the gradient of the input for the first rows."""
+        if self.used is not None:
+            return _first(self.used.input_grad(_stack(delta)))
         n = delta.shape[0]
-        if not self.by_slices:
-            kept = (self.x[:n], *self.geometry, self.indices[:n])
-            return _ATEN.max_pool2d_with_indices_backward(delta, *kept)  # type: ignore[no-any-return]
-        x = self.x[..., :n]
-        grad = torch.zeros_like(x) if x.shape[0] % 2 or x.shape[1] % 2 else torch.empty_like(x)
-        (a, b, c, d), (to_a, to_b, to_c, to_d) = _quarters(x), _quarters(grad)
-        delta = rows_last(delta)
-        upper, lower = torch.empty_like(delta), torch.empty_like(delta)
-        _share(delta, self.upper[..., :n], self.lower[..., :n], upper, lower)
-        _share(upper, a, b, to_a, to_b)
-        _share(lower, c, d, to_c, to_d)
-        return grad.permute(3, 2, 0, 1)
+        kept = (self.x[:n], *self.geometry, self.indices[:n])
+        return _ATEN.max_pool2d_with_indices_backward(delta, *kept)  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         """Release what was kept for the backward pass."""
-        del self.x
-        if self.by_slices:
-            del self.upper, self.lower
+        if self.used is not None:
+            self.used.forget()
         else:
-            del self.indices
+            del self.x, self.indices
 
 
-def _share(delta: Tensor, first: Tensor, second: Tensor, to_first: Tensor, to_second: Tensor) -> None:
-    """Give the gradient to the larger of two; to the first if they are equal, like torch's kernel."""
-    _ATEN.threshold_backward.grad_input(delta, second - first, 0, grad_input=to_second)
-    torch.sub(delta, to_second, out=to_first)
+def _stack(x: Tensor) -> Tensor:
+    """Return images (N, C, H, W) with rows last, as a stack of one device."""
+    return rows_last(x).permute(2, 0, 1, 3)[None]
 
 
-def _quarters(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the four corners of all 2×2 windows of (H, W, C, N), in reading order, as views."""
-    h, w = x.shape[0] // 2 * 2, x.shape[1] // 2 * 2
-    return x[0:h:2, 0:w:2], x[0:h:2, 1:w:2], x[1:h:2, 0:w:2], x[1:h:2, 1:w:2]
+def _first(x: Tensor) -> Tensor:
+    """Return a stack of one device as images (N, C, H, W)."""
+    return x[0].permute(3, 0, 1, 2)

@@ -20,10 +20,10 @@ from adelfl.training.hetero import Hetero
 from adelfl.training.layers import Layer, is_per_sample
 from adelfl.training.loop import Loop
 from adelfl.training.masks import draws_numbers
-from adelfl.training.stacked import Stacked, first_line, why_not_stacked
+from adelfl.training.stacked import Stacked, first_line, pays, stackable_chain, why_not_stacked
 from adelfl.training.work import Engine, RoundWork, Samples
 
-EngineName = Literal["auto", "fused", "stacked", "loop", "flower"]
+EngineName = Literal["auto", "fused", "stacked", "loop"]
 
 _SIZES = np.array([2, 1, 17, 1, 9, 4])  # two devices for each of three depths
 _TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single precision rounding may decide a ReLU
@@ -49,13 +49,10 @@ def choose(
     model: nn.Module, layers: tuple[Layer, ...], samples: Samples, iterations: int = 1, *, each: bool = False
 ) -> EngineName:
     """Return the fastest engine that computes so many local iterations exactly, of each device by itself or not."""
-    if not is_per_sample(model) or draws_numbers(model, samples.x[:2]):
+    name: EngineName = "stacked" if iterations > 1 or each else "fused"
+    if name == "stacked" and not pays(model, layers, samples):
         return "loop"
-    if iterations == 1 and not each:
-        return "fused" if why_not_fused(model, layers, samples) is None else "loop"
-    # Convolutions mapped over stacked weights become grouped ones, which are slow on CPUs.
-    dense = not any(isinstance(m, nn.Conv2d) for m in model.modules())
-    return "stacked" if dense and why_not_stacked(model, samples, slowly=False) is None else "loop"
+    return name if _why_not(name, model, layers, samples, iterations, None) is None else "loop"
 
 
 def build_engine(
@@ -75,7 +72,7 @@ def build_engine(
     Parameters
     ----------
     name : {"auto", "fused", "stacked", "loop"}
-        Which engine; "auto" chooses. ("flower" needs a running Flower, which :mod:`adelfl.flower.scale` starts.)
+        Which engine; "auto" chooses.
     model : nn.Module
         On the same device as the samples.
     layers : tuple of Layer
@@ -95,8 +92,6 @@ def build_engine(
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
-    if name == "flower":
-        raise ConfigError("engine 'flower' is for adelfl run, compare and resume, which start Flower for it")
     if name == "auto":
         each = controls is not None
         name = choose(model, layers, samples, iterations, each=each) if uploads is None else "loop"
@@ -130,43 +125,50 @@ def _why_not(
         return "needs a model whose samples do not influence each other; use 'loop'"
     if draws_numbers(model, samples.x[:2]):
         return "computes devices together, but this model draws random numbers for each (dropout); use 'loop'"
-    if name == "stacked":
-        reason = why_not_stacked(model, samples, slowly=True)
-        return f"cannot map this model over devices ({reason}); use 'loop'" if reason else None
-    if iterations > 1:
+    if name == "fused" and iterations > 1:
         return "computes one local iteration; use 'stacked' or 'loop' for more"
-    reason = why_not_fused(model, layers, samples)
-    return f"cannot put devices' samples through this model together ({reason}); use 'loop'" if reason else None
+    if reason := _why_inexact(Fused if name == "fused" else Stacked, model, layers, samples):
+        how = "put devices' samples through this model together" if name == "fused" else "map this model over devices"
+        return f"cannot {how} ({reason}); use 'loop'"
+    return None
 
 
-def why_not_fused(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> str | None:
-    """Return why the fused engine is not exact for a model; None if it is.
+def _why_inexact(
+    engine: type[Fused | Stacked], model: nn.Module, layers: tuple[Layer, ...], samples: Samples
+) -> str | None:
+    """Return why an engine that computes devices together is not exact for a model; None if it is.
 
     Chains of known operations are exact. For any other module, tracing or mapping shows that it decides nothing by the
     numbers that it sees. Then six devices that stop at different layers, with different weights in each, do one round
-    in one pass and one by one, in double precision if the model supports it.
+    together and one by one, in double precision if the model supports it.
     """
-    chain = chain_of(model, layers, samples.x[:1])
+    find = chain_of if engine is Fused else stackable_chain
+    chain = find(model, layers, samples.x[:1])
     if chain is not None and type(model) is nn.Sequential:
         return None
-    if chain is None and (reason := why_not_stacked(model, samples, slowly=True)):
+    if chain is None and ((reason := why_not_stacked(model, samples, slowly=True)) or engine is Stacked):
         return reason
     reason = None
     for dtype, tolerance in _TOLERANCES.items():
         try:
-            return _difference(model, layers, samples, dtype, tolerance)
+            return _difference(engine, model, layers, samples, dtype, tolerance)
         except Exception as error:  # anything that a user's model may raise
             reason = first_line(error)
     return reason
 
 
 def _difference(
-    model: nn.Module, layers: tuple[Layer, ...], samples: Samples, dtype: torch.dtype, tolerance: float
+    engine: type[Fused | Stacked],
+    model: nn.Module,
+    layers: tuple[Layer, ...],
+    samples: Samples,
+    dtype: torch.dtype,
+    tolerance: float,
 ) -> str | None:
     few = torch.arange(int(_SIZES.sum()), device=samples.device) % samples.y.shape[0]
     x = samples.x[few]
     some = Samples(x.to(dtype) if x.is_floating_point() else x, samples.y[few])
-    together, apart = (_steps(engine, model, layers, some, dtype) for engine in (Fused, Loop))
+    together, apart = (_steps(each, model, layers, some, dtype) for each in (engine, Loop))
     largest = max(float(step.norm()) for step in apart)
     for one, other in zip(together, apart, strict=True):
         if not float((one - other).norm()) <= tolerance * (float(other.norm()) + 1e-4 * largest):  # or not a number
@@ -175,7 +177,11 @@ def _difference(
 
 
 def _steps(
-    engine: type[Fused | Loop], model: nn.Module, layers: tuple[Layer, ...], samples: Samples, dtype: torch.dtype
+    engine: type[Fused | Stacked | Loop],
+    model: nn.Module,
+    layers: tuple[Layer, ...],
+    samples: Samples,
+    dtype: torch.dtype,
 ) -> list[Tensor]:
     """Return the change of each parameter in a small round."""
     model, generator = deepcopy(model).to(dtype), torch.Generator().manual_seed(0)

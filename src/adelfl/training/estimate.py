@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from copy import deepcopy
 from dataclasses import replace
 
@@ -12,74 +11,61 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adelfl.planner import Constants
-from adelfl.theory.gradient_stats import GradientStats, curvature_of
+from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.layers import Layer, is_per_sample
 from adelfl.training.masks import seeded
 from adelfl.training.work import Floats, Ints, RoundWork, Samples, Stateless
 
 _OBSERVED = 16  # devices of a round that are observed
-_PAIRED = 6  # devices whose noise is compared pairwise
 
 
-class _Sums:
-    """Sums over devices for each layer, as :meth:`GradientStats.from_pairs` needs them."""
+class _Halves:
+    """Gradients of two half batches of each of some devices, and their sums for each layer."""
 
-    def __init__(self, layers: int) -> None:
-        self.devices, self.one_sample, self.noise, self.squares = np.zeros((4, layers))
+    def __init__(self, model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> None:
+        self.call, self.layers, self.samples = Stateless(model), layers, samples
+        self.weights = {name: p.detach().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
+        self.buffers = {name: b.clone() for name, b in model.named_buffers()}
+        self.loss = 0.0
+        self.devices, self.one_sample, self.noise, self.squares = np.zeros((4, len(layers)))
         self.total: dict[str, Tensor] = {}
-        self.differences: list[list[Tensor]] = [[] for _ in range(layers)]
 
-    def add(self, l: int, pairs: dict[str, tuple[Tensor, Tensor]], half: int) -> tuple[float, float]:
-        """Add a device's two gradients of a layer, from ``half`` samples each; return ‖g − g′‖² and ‖(g + g′)/2‖²."""
-        difference = square = 0.0
-        for name, (one, other) in pairs.items():
-            middle = (one + other) / 2.0
-            difference += float((one - other).square().sum())
+    def add(self, rows: Ints, mask_seed: int | None, depth: int) -> list[tuple[float, float]]:
+        """Add a device, with the layers that it reached; return ‖g − g′‖² and ‖(g + g′)/2‖² of each of them."""
+        half, lowest = rows.size // 2, len(self.layers) - depth
+        with seeded(mask_seed, self.samples.device):
+            one, other = (self._gradients(part, self.layers[lowest:]) for part in np.split(rows[: 2 * half], 2))
+        return [self._add(l, one, other, half) for l in range(lowest, len(self.layers))]
+
+    def _gradients(self, rows: Ints, layers: tuple[Layer, ...]) -> dict[str, Tensor]:
+        wanted = {name: self.weights[name] for layer in layers for name in layer.parameters}
+        x, y = self.samples.take(rows)
+        loss = functional.cross_entropy(self.call(self.weights | self.buffers, x), y)
+        self.loss += float(loss.detach())
+        gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(wanted, gradients, strict=True))
+
+    def _add(self, l: int, one: dict[str, Tensor], other: dict[str, Tensor], half: int) -> tuple[float, float]:
+        names = self.layers[l].parameters
+        apart = torch.cat([(one[name] - other[name]).flatten() for name in names])
+        difference, square = float(apart.square().sum()), 0.0
+        for name in names:
+            middle = (one[name] + other[name]) / 2.0
             square += float(middle.square().sum())
             self.total[name] = self.total[name] + middle if name in self.total else middle
-        if len(self.differences[l]) < _PAIRED:
-            apart = torch.cat([(one - other).flatten() for one, other in pairs.values()])
-            self.differences[l].append(apart * (half / 2.0) ** 0.5)  # scaled to the noise of one sample
         self.devices[l] += 1
         self.one_sample[l] += half / 2.0 * difference
         self.noise[l] += 1.0 / (2.0 * half)
         self.squares[l] += square
         return difference, square
 
-    def spread(self, layers: tuple[Layer, ...]) -> GradientStats:
+    def spread(self) -> GradientStats:
+        """Return the statistics of each layer."""
         norms = [
-            sum(float(self.total[n].square().sum()) for n in layer.parameters if n in self.total) for layer in layers
+            sum(float(self.total[n].square().sum()) for n in layer.parameters if n in self.total)
+            for layer in self.layers
         ]
-        stats = GradientStats.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
-        return replace(stats, curvature=np.array([_curvature(differences) for differences in self.differences]))
-
-
-def _curvature(differences: list[Tensor]) -> float:
-    """Return tr(Σ²)/tr(Σ) of the covariance Σ of a layer's noise, from the noise of some devices, pairwise."""
-    if not differences:
-        return math.nan
-    noise = torch.stack(differences)
-    return curvature_of((noise @ noise.T).cpu().numpy())
-
-
-class _Gradients:
-    """Gradients of a model, whose weights and buffers stay as they are."""
-
-    def __init__(self, model: nn.Module, samples: Samples) -> None:
-        self.call, self.samples = Stateless(model), samples
-        self.weights = {name: p.detach().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
-        self.buffers = {name: b.clone() for name, b in model.named_buffers()}
-        self.loss = 0.0
-
-    def of(self, rows: Ints, layers: tuple[Layer, ...]) -> dict[str, Tensor]:
-        """Return the gradients of the mean loss of some rows, for the parameters of some layers."""
-        names = [name for layer in layers for name in layer.parameters]
-        x, y = self.samples.take(rows)
-        loss = functional.cross_entropy(self.call(self.weights | self.buffers, x), y)
-        self.loss += float(loss.detach())
-        wanted = [self.weights[name] for name in names]
-        gradients = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
-        return dict(zip(names, gradients, strict=True))
+        return GradientStats.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
 
 
 def estimate_constants(
@@ -107,18 +93,14 @@ def estimate_constants(
         Strong convexity; it is not estimated.
     """
     # A copy: some modules, as those of spectral_norm, keep results of a pass and cannot be copied after it.
-    gradients, sums = _Gradients(deepcopy(model), samples), _Sums(len(layers))
-    differences, sizes = [], []
+    halves = _Halves(deepcopy(model), layers, samples)
+    differences, squares = [], []
     for number, rows in enumerate(chosen):
-        half = rows.size // 2
-        with seeded(number, samples.device):
-            one, other = (gradients.of(part, layers) for part in np.split(rows[: 2 * half], 2))
-        added = [sums.add(l, {n: (one[n], other[n]) for n in layer.parameters}, half) for l, layer in enumerate(layers)]
-        differences.append(half * sum(difference for difference, _ in added))
-        sizes.append([size for _, size in added])
-    loss = gradients.loss / (2 * len(chosen))
-    constants = Constants.from_pairs(differences, sizes, samples=1)
-    return replace(constants, spread=sums.spread(layers), Delta1=2.0 * loss / rho_c)
+        added = halves.add(rows, number, len(layers))
+        differences.append(rows.size // 2 * sum(difference for difference, _ in added))
+        squares.append([square for _, square in added])
+    constants = Constants.from_pairs(differences, squares, samples=1)
+    return replace(constants, spread=halves.spread(), Delta1=halves.loss / len(chosen) / rho_c)
 
 
 def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work: RoundWork) -> GradientStats:
@@ -126,19 +108,14 @@ def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work:
 
     A real device would get them without further work, by splitting its batch in two.
     """
-    gradients, sums = _Gradients(model, samples), _Sums(len(layers))
-    starts, z, L = work.starts, work.progress.z, len(layers)
+    halves = _Halves(model, layers, samples)
+    starts, z = work.starts, work.progress.z
     # Batch norm has no statistics of a single sample.
     able = np.flatnonzero((z > 0) & (work.sizes >= (2 if is_per_sample(model) else 4)))
     for u in able[np.argsort(-z[able], kind="stable")][:_OBSERVED]:
-        half = int(work.sizes[u]) // 2
-        rows = work.rows[0][starts[u] : starts[u] + 2 * half]
-        done = layers[L - min(L, int(z[u])) :]
-        with seeded(None if work.mask_seeds is None else int(work.mask_seeds[u]), samples.device):
-            one, other = (gradients.of(part, done) for part in np.split(rows, 2))
-        for l, layer in enumerate(done, start=L - len(done)):
-            sums.add(l, {n: (one[n], other[n]) for n in layer.parameters}, half)
-    return sums.spread(layers).rounded()
+        mask_seed = None if work.mask_seeds is None else int(work.mask_seeds[u])
+        halves.add(work.rows[0][starts[u] : starts[u + 1]], mask_seed, min(len(layers), int(z[u])))
+    return halves.spread().rounded()
 
 
 @torch.no_grad()

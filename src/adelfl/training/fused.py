@@ -16,7 +16,7 @@ any other module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -32,19 +32,10 @@ from adelfl.training.chain import ChainPass, chain_of
 from adelfl.training.layers import Layer
 from adelfl.training.loop import Loop
 from adelfl.training.passes import CannotFuse, Pass, Rows
+from adelfl.training.stacked import Stacked, pays
 from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
 
 _REPEATED = 0.03  # share of repeats among a round's draws from which on merging them saves time
-
-
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """The change of some parameters, −η decay·w − η scale·gradient, by the places of their gradients."""
-
-    places: list[int]
-    names: list[str]
-    scale: float
-    decay: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +65,13 @@ class _Draws:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Parts and steps of a round, which follow from its sizes, depths and weights, not from the samples."""
+    """Parts and steps of a round, which follow from its sizes, depths and weights, not from the samples.
+
+    The change of the gradients at some places is −η decay·w − η scale·gradient.
+    """
 
     parts: list[Rows]
-    steps: list[_Step]
+    steps: dict[tuple[float, float], list[int]]  # (scale, decay): places
 
 
 class Fused(Engine):
@@ -92,16 +86,24 @@ class Fused(Engine):
         self.weight_decay = weight_decay
         self.walk = _pass_for(model, layers, samples)
         self.one_by_one = partial(Loop, model, layers, samples, weight_decay)
+        chain = isinstance(self.walk, ChainPass) and pays(model, layers, samples)
+        self.stacked = Stacked(model, layers, samples, weight_decay) if chain else None
         parameters, order = dict(model.named_parameters()), self.walk.order
         self.parameters = {name: parameters[name].detach() for name in order}
         self.places = [[order.index(name) for name in layer.parameters] for layer in layers]
         self.dtype = self.parameters[order[0]].dtype
         self._seen = np.empty(samples.y.shape[0], dtype=np.int32)
-        self._last: tuple[tuple[bytes, bytes, bytes], _Layout] = ((b"", b"", b""), _Layout([], []))
+        self._last: tuple[tuple[bytes, bytes, bytes], _Layout] = ((b"", b"", b""), _Layout([], {}))
 
     def run(self, work: RoundWork) -> Change:
         """Do the local work of a round and merge it."""
         return self.prepare(work)()
+
+    def run_apart(self, works: Sequence[RoundWork], starts: Sequence[Mapping[str, Tensor]]) -> Change:
+        """Do local work that starts from several weights, in a stack where that is faster than one pass for each."""
+        if self.stacked is None:
+            return super().run_apart(works, starts)
+        return self.stacked.run_apart(works, starts)
 
     def prepare(self, work: RoundWork) -> Callable[[], Change]:
         """Sort the rows and compute their weights; calling the result does the pass."""
@@ -139,12 +141,12 @@ class Fused(Engine):
                 for l, n in enumerate(within)
             ]
             parts.append(Rows(start, end, self._floats(share[start:end]), within, weight))
-        alike: dict[tuple[float, float], list[int]] = {}
+        steps: dict[tuple[float, float], list[int]] = {}
         decay = (A * delivered).sum(axis=0) * self.weight_decay
         for l, places in enumerate(self.places):
             if reach[l]:
-                alike.setdefault((float(A[0, l]) if same[l] else 1.0, float(decay[l])), []).extend(places)
-        return _Layout(parts, [_Step(n, [self.walk.order[k] for k in n], *how) for how, n in alike.items()])
+                steps.setdefault((float(A[0, l]) if same[l] else 1.0, float(decay[l])), []).extend(places)
+        return _Layout(parts, steps)
 
     def _floats(self, values: NDArray[np.floating[Any]]) -> Tensor:
         # A copy in torch's memory: the alignment of NumPy's varies, which can change the last bit of a sum.
@@ -163,12 +165,12 @@ class Fused(Engine):
         eta = work.eta
         steps: dict[str, Tensor] = {}
         with torch.inference_mode():
-            for step in layout.steps:
-                changes = [total[k] for k in step.places]
-                torch._foreach_mul_(changes, -eta * step.scale)
-                if step.decay:
-                    torch._foreach_add_(changes, [self.parameters[n] for n in step.names], alpha=-eta * step.decay)
-                steps.update(zip(step.names, changes, strict=True))
+            for (scale, decay), places in layout.steps.items():
+                changes, names = [total[k] for k in places], [self.walk.order[k] for k in places]
+                torch._foreach_mul_(changes, -eta * scale)
+                if decay:
+                    torch._foreach_add_(changes, [self.parameters[name] for name in names], alpha=-eta * decay)
+                steps.update(zip(names, changes, strict=True))
         return Change(steps, {}, -sum(map(float, losses)) / work.sizes.size)
 
 

@@ -17,7 +17,7 @@ class Hetero(Engine):
     """Runs another engine once per width, on submodels, and merges by coordinate."""
 
     def __init__(self, model: nn.Module, build: Callable[[nn.Module], Engine]) -> None:
-        self.model, self.build = model, build
+        self.model, self.build, self.parameters = model, build, dict(model.named_parameters())
         self.parts: dict[float, tuple[Submodel, Engine]] = {}
         self.name = build(model).name
 
@@ -32,8 +32,7 @@ class Hetero(Engine):
     def run(self, work: RoundWork) -> Change:
         """Do the local work of a round and merge it; A[u,l] is 1 for the devices that count."""
         assert work.width is not None
-        parameters, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
-        full = parameters | buffers
+        full, buffers = self.model.state_dict(), dict(self.model.named_buffers())
         change = {name: torch.zeros_like(w) for name, w in full.items()}
         holders = {name: torch.zeros_like(w) for name, w in full.items()}
         counts, loss, devices = work.contributes, 0.0, 0
@@ -45,15 +44,10 @@ class Hetero(Engine):
                 part = engine.run(replace(work.only(chosen), width=None))
             loss += part.loss * chosen.size
             devices += chosen.size
-            for name in parameters:
-                where = submodel.slices[name]
+            for name, where in submodel.slices.items():
                 if name in part.parameters:
                     change[name][where] += part.parameters[name]
-                holders[name][where] += chosen.size
-            # Running statistics of batch norm: the engine returns the mean of this width's devices.
-            for name in buffers:
-                where = submodel.buffer_slices[name]
-                if name in part.buffers:
+                elif name in part.buffers:  # running statistics of batch norm: the mean of this width's devices
                     change[name][where] += (part.buffers[name].to(full[name].dtype) - full[name][where]) * chosen.size
                 holders[name][where] += chosen.size
         if not devices:
@@ -62,4 +56,4 @@ class Hetero(Engine):
         moved = {
             n: b + (steps[n] if b.is_floating_point() else steps[n].round().to(b.dtype)) for n, b in buffers.items()
         }
-        return Change({name: steps[name] for name in parameters}, moved, loss / devices)
+        return Change({name: steps[name] for name in full if name not in buffers}, moved, loss / devices)

@@ -1,4 +1,4 @@
-"""The layers of a network, input side first: the units that a straggler delivers or not, and what they cost.
+"""The layers of a network, input side first: the units that a straggler delivers or not.
 
 A layer is one parametrised block. :func:`find_layers` reads the blocks of any module off one forward pass;
 :func:`given_layers` takes them from the user.
@@ -7,7 +7,6 @@ A layer is one parametrised block. :func:`find_layers` reads the blocks of any m
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -76,12 +75,17 @@ def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
     """
     model = _copy(model)
     trainable = _trainable(model)
-    ran, used = _run(model, example)
-    _refuse_unused(trainable, used)
     owners: dict[int, list[str]] = {}
+    ran: dict[str, int] = {}  # when each module first ran
     for name, module in model.named_modules():
         for parameter in _own(module):
             owners.setdefault(id(parameter), []).append(name)
+
+        def note(_: nn.Module, __: object, name: str = name) -> None:
+            ran.setdefault(name, len(ran))
+
+        module.register_forward_pre_hook(note)
+    _refuse_unused(trainable, reached_from(_output(model, example)))
     homes = _homes(model, ran)
     members: dict[str, set[int]] = {}
     for key in trainable:
@@ -128,14 +132,18 @@ def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tup
         for prefix in prefixes:
             below = [name for name in every if name == prefix or name.startswith(f"{prefix}.")]
             if not below:
-                raise ConfigError(f"layers: entry {number} names {prefix!r}, {_no_such(model, every, prefix)}")
+                known = [*(module for module, _ in model.named_modules() if module), *every]
+                near = difflib.get_close_matches(prefix, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"names are like {', '.join(map(repr, known[-3:]))}"
+                raise ConfigError(
+                    f"layers: entry {number} names {prefix!r}, which is no module or parameter with parameters below "
+                    f"it; {hint}"
+                )
             for name in below:
                 if name in taken:
-                    raise ConfigError(
-                        f"layers: parameter {name!r} is named by entries {taken[name]} and {number}; name it once"
-                        if taken[name] != number
-                        else f"layers: parameter {name!r} is named twice by entry {number}; name it once"
-                    )
+                    by = f"twice by entry {number}"
+                    by = by if taken[name] == number else f"by entries {taken[name]} and {number}"
+                    raise ConfigError(f"layers: parameter {name!r} is named {by}; name it once")
                 taken[name] = number
                 layer_of.setdefault(id(every[name]), number)
     for key, name in trainable.items():
@@ -151,39 +159,6 @@ def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tup
             raise ConfigError(f"layers: entry {number} ({title}) holds no trainable parameter of its own; remove it")
         layers.append(Layer(title, parameters))
     return tuple(layers)
-
-
-def layer_costs(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[float]:
-    """Return the multiplications of one sample in each layer, input side first; a backward pass costs in proportion.
-
-    A matrix or a kernel costs its size for every place where it is applied; a module's other parameters cost one
-    multiplication for every number of its output.
-    """
-    model = deepcopy(model).eval()
-    layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
-    costs = [0.0] * len(layers)
-    for prefix, module in model.named_modules():
-        own = [f"{prefix}.{name}" if prefix else name for name, _ in module.named_parameters(recurse=False)]
-        if not own or own[0] not in layer_of:
-            continue
-
-        def count(m: nn.Module, _: object, out: object, l: int = layer_of[own[0]]) -> None:
-            if not isinstance(out, Tensor):
-                out = next((o for o in out if isinstance(o, Tensor)), example) if isinstance(out, tuple) else example
-            weight = getattr(m, "weight", None)
-            each = math.prod(weight.shape[1:]) if isinstance(weight, Tensor) and weight.dim() >= 2 else 1
-            costs[l] += out.numel() * each / max(1, example.shape[0])
-
-        module.register_forward_hook(count)
-    with torch.no_grad():
-        model(example.clone())  # some models work in place
-    return [max(cost, 1.0) for cost in costs]
-
-
-def layer_sizes(model: nn.Module, layers: tuple[Layer, ...]) -> list[float]:
-    """Return the bytes of each layer's parameters, input side first."""
-    parameters = dict(model.named_parameters())
-    return [float(sum(parameters[name].nbytes for name in layer.parameters)) for layer in layers]
 
 
 def is_per_sample(model: nn.Module) -> bool:
@@ -212,22 +187,6 @@ def _trainable(model: nn.Module) -> dict[int, str]:
 
 def _own(module: nn.Module) -> list[nn.Parameter]:
     return list(module.parameters(recurse=False))
-
-
-def _run(model: nn.Module, example: Tensor) -> tuple[dict[str, int], set[int]]:
-    """Return when each module ran, by name, and the ids of the parameters that the output depends on."""
-    ran: dict[str, int] = {}
-    names = {module: name for name, module in model.named_modules()}
-
-    def note(module: nn.Module, _: object) -> None:
-        ran.setdefault(names[module], len(ran))
-
-    handles = [module.register_forward_pre_hook(note) for module in names]
-    try:
-        return ran, reached_from(_output(model, example))
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _copy(model: nn.Module) -> nn.Module:
@@ -270,7 +229,7 @@ def check_output(model: nn.Module, example: Tensor, classes: int) -> None:
     if output.shape[1] < classes:
         raise ConfigError(f"the model gives {output.shape[1]} scores per sample, but the data has {classes} classes")
     if not output.isfinite().all():
-        raise ConfigError("the model gives scores that are not finite with its first weights")
+        raise ConfigError("the model's outputs are not finite at its initial weights")
     _refuse_unused(_trainable(model), reached_from(output))
 
 
@@ -345,10 +304,3 @@ def _title(model: nn.Module, name: str, members: set[int]) -> str:
             break
         title = name = outer
     return title or type(model).__name__
-
-
-def _no_such(model: nn.Module, parameters: Mapping[str, object], name: str) -> str:
-    known = [*(module for module, _ in model.named_modules() if module), *parameters]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"names are like {', '.join(map(repr, list(parameters)[:3]))}"
-    return f"which is no module or parameter with parameters below it; {hint}"

@@ -43,11 +43,8 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
 def draws_numbers(model: nn.Module, example: Tensor) -> bool:
     """Return whether a forward pass of the model, in its present modes, draws from torch's generators.
 
-    Modules that are known to draw are found by their classes; for all others a copy of the model is run once on the
-    example, a batch of some samples. Neither the model nor the generators are changed.
+    A copy of the model is run once on the example, a batch of some samples. The generators are not changed.
     """
-    if any(module.training and _draws(module) for module in model.modules()):
-        return True
     with seeded(0, example.device), torch.no_grad():
         generators = _generators(example.device)
         before = [generator.get_state() for generator in generators]
@@ -64,15 +61,3 @@ def _generators(device: torch.device) -> list[torch.Generator]:
     elif device.type == "mps":
         generators.append(torch.mps._get_default_mps_generator())
     return generators
-
-
-def _draws(module: nn.Module) -> bool:
-    """Return whether a module draws random numbers in training mode, as far as its class tells."""
-    if isinstance(module, nn.RReLU):
-        return bool(module.lower != module.upper)
-    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
-        return float(module.dropout) > 0
-    if "drop" in type(module).__name__.lower():  # also DropPath and similar classes of other packages
-        p = getattr(module, "p", getattr(module, "drop_prob", 0.0))
-        return isinstance(p, int | float) and p > 0
-    return False

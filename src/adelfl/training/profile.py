@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,40 +38,36 @@ class Profile:
     forward: Floats
     backward: Floats
 
+    @cached_property
+    def _fit(self) -> tuple[float, float, bool]:
+        """Start and slope of the line through the median times of a mean layer, and whether they grow with the batch.
+
+        They grow if the slope is more than twice its standard error. Where they do not, all of the time at the largest
+        batch is attributed to the samples.
+        """
+        sizes, steps = np.array(self.batch_sizes, dtype=np.float64), self.backward.mean(axis=2)
+        medians = np.median(steps, axis=1)
+        flat = 0.0, float(medians[-1] / sizes[-1])
+        if sizes.size < 2:
+            return *flat, True
+        slope, start = np.polyfit(sizes, medians, 1)
+        # Standard error of a median: 1.25 standard deviations over √n, these from the median absolute deviation.
+        deviation = 1.4826 * np.median(np.abs(steps - medians[:, None]), axis=1)
+        error = 1.2533 * deviation / np.sqrt(steps.shape[1])
+        lever = (sizes - sizes.mean()) / ((sizes - sizes.mean()) ** 2).sum()
+        grows = bool(slope > 0 and slope >= 2.0 * np.sqrt(((lever * error) ** 2).sum()))
+        line = (float(start), float(slope)) if grows and start >= 0 else flat
+        return *line, grows
+
     @property
     def line(self) -> tuple[float, float]:
-        """Seconds per layer and step, and per sample and layer: the straight line through the medians.
-
-        Where times do not grow with the batch, all of the time at the largest batch is attributed to the samples.
-        """
-        start, slope, _ = self._fit
-        if not self.grows or start < 0:
-            return 0.0, float(self._mean_layer[-1] / self.batch_sizes[-1])
-        return start, slope
+        """Seconds per layer and step, and per sample and layer."""
+        return self._fit[:2]
 
     @property
     def grows(self) -> bool:
-        """Whether times grow with the batch size by more than twice the standard error; true for a single size."""
-        _, slope, error = self._fit
-        return slope > 0 and slope >= 2.0 * error
-
-    @property
-    def _mean_layer(self) -> Floats:
-        """Median over the steps of the mean time of a layer, per batch size."""
-        return np.asarray(np.median(self.backward.mean(axis=2), axis=1), dtype=np.float64)
-
-    @property
-    def _fit(self) -> tuple[float, float, float]:
-        """Start and slope of the line through the medians, and the standard error of the slope."""
-        sizes, steps = np.array(self.batch_sizes, dtype=np.float64), self.backward.mean(axis=2)
-        if sizes.size < 2:
-            return 0.0, float(self._mean_layer[0] / sizes[0]), 0.0
-        slope, start = np.polyfit(sizes, self._mean_layer, 1)
-        # Standard error of a median: 1.25 standard deviations over √n, these from the median absolute deviation.
-        deviation = 1.4826 * np.median(np.abs(steps - self._mean_layer[:, None]), axis=1)
-        error = 1.2533 * deviation / np.sqrt(steps.shape[1])
-        lever = (sizes - sizes.mean()) / ((sizes - sizes.mean()) ** 2).sum()
-        return float(start), float(slope), float(np.sqrt(((lever * error) ** 2).sum()))
+        """Whether times grow with the batch size beyond their noise; true for a single size."""
+        return self._fit[2]
 
     @property
     def compute(self) -> float:

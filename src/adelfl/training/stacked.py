@@ -1,14 +1,19 @@
-"""The stacked engine: weights of many devices side by side, and one vectorised step for all of them.
+"""The stacked engine: weights of many devices side by side, and one step for all of them.
 
-For E > 1 devices leave the common weights after their first step, so batches cannot be concatenated; weights are
-stacked instead and the step is mapped over them (``torch.func.vmap``). Devices of like batch size go together; shorter
-batches are filled up with rows of weight zero.
+With several local steps, or where devices start from weights of different versions, batches cannot be concatenated;
+weights are stacked instead. Chains of known operations go through batched matrix products
+(:mod:`adelfl.training.stack_ops`), and any other module is mapped over devices (``torch.func.vmap``). Devices of like
+batch size go together; shorter batches are filled up with rows of weight zero. Within a stack the deepest devices come
+first, so those that take a step, and deliver a layer of it, are the first ones.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +23,17 @@ from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
 from adelfl.runtime.controls import Controls
+from adelfl.training.chain import chain_of
 from adelfl.training.layers import Layer
-from adelfl.training.work import NOTHING, Change, Engine, RoundWork, Samples, Stateless
+from adelfl.training.stack_ops import STACK_OPERATIONS, is_stackable
+from adelfl.training.work import NOTHING, Change, Engine, Floats, Ints, RoundWork, Samples, Stateless, joined_work
 
-_CHUNK_BYTES = 256 << 20
+_CHUNK_BYTES = 256 << 20  # of devices that are mapped
+_FEW_CHANNELS = 32
+_CACHE_BYTES = 24 << 20  # of devices that go through batched products; more of them wait for memory
 
 
-def _step_of(model: nn.Module) -> Any:  # noqa: ANN401 - what torch.func makes
+def _mapped(model: nn.Module) -> Any:  # noqa: ANN401 - what torch.func makes
     """Return a function of stacked weights, inputs, labels and row weights that gives gradients and losses."""
     call = Stateless(model)
 
@@ -43,7 +52,7 @@ def why_not_stacked(model: nn.Module, samples: Samples, *, slowly: bool) -> str 
             # vmap warns where it falls back to a loop.
             warnings.simplefilter("ignore" if slowly else "error")
             # A copy, since what forward keeps in attributes would be of no use outside of the mapping.
-            _step_of(deepcopy(model))(weights, x, y, torch.ones(y.shape, device=x.device))
+            _mapped(deepcopy(model))(weights, x, y, torch.ones(y.shape, device=x.device))
     except Exception as error:  # anything that a model may do with what is not an ordinary tensor
         return first_line(error)
     return None
@@ -54,8 +63,149 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
 
 
+class _Stack:
+    """Weights of the devices of a chunk while they train.
+
+    Parameters
+    ----------
+    start : mapping of str to Tensor
+        First weights of each device, shape (U, ...); views.
+    rate : float or Tensor
+        η, or that of each device, shape (U,).
+    decay, momentum, proximal : float
+        Of the local steps.
+    corrections : mapping of str to Tensor
+        What is added to the gradients of each device.
+    """
+
+    def __init__(
+        self,
+        start: Mapping[str, Tensor],
+        rate: float | Tensor,
+        decay: float,
+        momentum: float,
+        proximal: float,
+        corrections: Mapping[str, Tensor],
+    ) -> None:
+        self.start, self.rate, self.decay, self.momentum = start, rate, decay, momentum
+        self.proximal, self.corrections = proximal, corrections
+        self.weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in start.items()}
+        self.velocity: dict[str, Tensor] = {}
+        self.plain = not (decay or momentum or proximal or corrections) and isinstance(rate, float)
+
+    def move(self, name: str, grad: Tensor) -> None:
+        """Take a step with the gradients of the first devices."""
+        n = grad.shape[0]
+        w = self.weights[name][:n]
+        if self.decay:
+            grad = grad + self.decay * w
+        if self.proximal:
+            grad = grad + self.proximal * (w - self.start[name][:n])
+        if name in self.corrections:
+            grad = grad + self.corrections[name][:n]
+        if self.momentum:
+            if name in self.velocity:
+                grad = grad + self.momentum * self.velocity[name][:n]
+            self.velocity[name] = grad
+        if isinstance(self.rate, float):
+            w.sub_(grad, alpha=self.rate)
+        else:
+            w.addcmul_(grad, self.rate[:n].view(n, *([1] * (w.dim() - 1))), value=-1.0)
+
+    def move_along(self, name: str, left: Tensor, right: Tensor) -> None:
+        """Take a step with gradients that are products of two matrices; without making them, if nothing is added."""
+        n, w = left.shape[0], self.weights[name]
+        if self.plain:
+            w[:n].view(n, left.shape[1], -1).baddbmm_(left, right, alpha=-float(self.rate))
+        else:
+            self.move(name, torch.bmm(left, right).view(n, *w.shape[1:]))
+
+
+class _Mapping:
+    """A step of any module, mapped over the devices of a stack."""
+
+    def __init__(self, model: nn.Module, layer_of: Mapping[str, int]) -> None:
+        self.call, self.layer_of = _mapped(model), layer_of
+
+    def device_bytes(self, weights: int, x: Tensor, rows: int) -> float:
+        """Return the share of the memory that a device takes."""
+        return (4 * weights + 4 * x[0].nbytes * rows) / _CHUNK_BYTES
+
+    def step(self, stack: _Stack, x: Tensor, y: Tensor, row_weight: Tensor, reach: Sequence[int]) -> Tensor:
+        """Take a step with the first devices, of which ``reach[l]`` deliver layer l; return their losses."""
+        local = {name: w[: x.shape[0]] for name, w in stack.weights.items()}
+        grads, loss = self.call(local, x, y, row_weight)
+        with torch.no_grad():
+            for name, grad in grads.items():
+                stack.move(name, grad[: reach[self.layer_of[name]]])
+        return loss.detach()  # type: ignore[no-any-return]
+
+
+class _Products:
+    """A step of a chain of known operations, by batched matrix products and without autograd."""
+
+    def __init__(self, chain: list[nn.Module], model: nn.Module, layer_of: Mapping[str, int], example: Tensor) -> None:
+        name_of = {id(value): name for name, value in model.named_parameters()}
+        self.images = any(isinstance(module, nn.Conv2d | nn.MaxPool2d) for module in chain)
+        self.operations = [STACK_OPERATIONS[type(module)](module) for module in chain]
+        self.names = [[name_of[id(p)] for p in module.parameters(recurse=False)] for module in chain]
+        # An operation without parameters goes back for the devices that deliver the layer before it.
+        self.layers: list[int] = []
+        for names in self.names:
+            self.layers.append(layer_of[names[0]] if names else self.layers[-1] if self.layers else -1)
+        self.row_bytes = 0.0
+        x = example[:1]
+        with torch.no_grad():
+            for module in chain:
+                copies = math.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1
+                self.row_bytes += x.nbytes * copies
+                x = module(x.clone())
+
+    def device_bytes(self, weights: int, x: Tensor, rows: int) -> float:
+        """Return the share of the memory that a device takes."""
+        return (2 * weights + rows * self.row_bytes) / _CACHE_BYTES
+
+    @torch.inference_mode()
+    def step(self, stack: _Stack, x: Tensor, y: Tensor, row_weight: Tensor, reach: Sequence[int]) -> Tensor:
+        """Take a step with the first devices, of which ``reach[l]`` deliver layer l; return their losses."""
+        n, shape = x.shape[0], x.shape[2:]
+        x = x.flatten(2)
+        if self.images:
+            x = x.transpose(1, 2).contiguous().view(n, *shape, -1)
+        given = [[stack.weights[name][:n] for name in names] for names in self.names]
+        for operation, values in zip(self.operations, given, strict=True):
+            x = (
+                operation.forward(x, values[0], values[1] if len(values) > 1 else None)
+                if values
+                else operation.forward(x)
+            )
+        log_p = torch.log_softmax(x, 2)
+        loss = -(log_p.gather(2, y[..., None])[..., 0] * row_weight).sum(1)
+        delta = log_p.exp_().scatter_add_(2, y[..., None], -torch.ones_like(row_weight)[..., None])
+        delta = delta.mul_(row_weight[..., None])
+        waiting: list[Callable[[], None]] = []  # steps that change weights which the gradient is still to pass
+        for k in reversed(range(len(self.operations))):
+            n = reach[self.layers[k]] if self.layers[k] >= 0 else 0
+            if n == 0:
+                break
+            delta = delta[:n]
+            if k + 1 < len(self.operations):
+                delta = self.operations[k + 1].input_grad(delta, *given[k + 1][:1])
+            for do in waiting:
+                do()
+            waiting.clear()
+            if names := self.names[k]:
+                operation = self.operations[k]
+                waiting.append(partial(stack.move_along, names[0], *operation.factors(delta)))
+                if len(names) > 1:
+                    waiting.append(partial(stack.move, names[1], operation.bias_grad(delta)))
+        for do in waiting:
+            do()
+        return loss
+
+
 class Stacked(Engine):
-    """Vectorised local SGD over devices; for models whose samples do not influence each other."""
+    """Local SGD of many devices at a time; for models whose samples do not influence each other."""
 
     name = "stacked"
 
@@ -74,69 +224,100 @@ class Stacked(Engine):
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
         self.weight_bytes = sum(p.nbytes for p in self.parameters.values())
-        self.step = _step_of(model)
+        chain = stackable_chain(model, layers, samples.x[:1])
+        self.walk: _Mapping | _Products
+        if chain is None:
+            self.walk = _Mapping(model, self.layer_of)
+        else:
+            self.walk = _Products(chain, model, self.layer_of, samples.x)
 
     def run(self, work: RoundWork) -> Change:
         """Do the local work of a round and merge it."""
+        return self._run(work, np.full(work.sizes.size, work.eta), None)
+
+    def run_apart(self, works: Sequence[RoundWork], starts: Sequence[Mapping[str, Tensor]]) -> Change:
+        """Do local work that starts from several weights, in one pass."""
+        if len({work.proximal for work in works}) > 1 or self.controls is not None:
+            return super().run_apart(works, starts)
+        sizes = [work.sizes.size for work in works]
+        origin = np.repeat(np.arange(len(works)), sizes)
+        rates = np.repeat([work.eta for work in works], sizes)
+        return self._run(joined_work(works), rates, lambda name, u: [starts[k][name] for k in origin[u].tolist()])
+
+    def _run(self, work: RoundWork, rates: Floats, starts: Callable[[str, Ints], list[Tensor]] | None) -> Change:
         chosen = np.flatnonzero(work.contributes)
         if chosen.size == 0:
             return NOTHING
         # Similar batch sizes together, so that little is filled up.
         chosen = chosen[np.argsort(work.sizes[chosen], kind="stable")]
-        per_device = 4 * self.weight_bytes + 4 * self.samples.x[0].nbytes * int(work.sizes[chosen].max())
-        at_once = max(1, _CHUNK_BYTES // per_device)
+        share = self.walk.device_bytes(self.weight_bytes, self.samples.x, int(work.sizes[chosen].max()))
+        parts = math.ceil(chosen.size * share) if chosen.size * share > 1 else 1
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         losses = 0.0
-        for low in range(0, chosen.size, at_once):
-            losses += self._chunk(work.only(chosen[low : low + at_once]), total)
+        for some in np.array_split(chosen, min(parts, chosen.size)):
+            deepest = some[np.argsort(-work.progress.z[some], kind="stable")]
+            start = {}
+            for name, p in self.parameters.items():
+                start[name] = (
+                    p.detach().expand(some.size, *p.shape) if starts is None else torch.stack(starts(name, deepest))
+                )
+            losses += self._chunk(work.only(deepest), rates[deepest], start, total)
         if self.controls is not None:
             self.controls.close()
         return Change(total, {}, losses / chosen.size)
 
-    def _chunk(self, work: RoundWork, total: dict[str, Tensor]) -> float:
-        U, S, L = work.sizes.size, int(work.sizes.max()), work.progress.layers
-        device = self.samples.device
+    def _chunk(self, work: RoundWork, rates: Floats, start: dict[str, Tensor], total: dict[str, Tensor]) -> float:
+        S, L = int(work.sizes.max()), work.progress.layers
+        device, dtype = self.samples.device, next(iter(start.values())).dtype
         place = np.arange(S)
         used = place < work.sizes[:, None]
         source = np.minimum(work.starts[:-1, None] + place, work.starts[1:, None] - 1)
-        row_weight = torch.from_numpy((used / work.sizes[:, None]).astype(np.float32)).to(device)
-        start = {name: p.detach() for name, p in self.parameters.items()}
-        local = {name: p.expand(U, *p.shape).clone() for name, p in start.items()}
-        velocity: dict[str, Tensor] = {}
+        row_weight = torch.from_numpy(used / work.sizes[:, None]).to(device, dtype)
+        rate = float(rates[0]) if (rates == rates[0]).all() else torch.from_numpy(rates).to(device, dtype)
+        stack = _Stack(start, rate, self.weight_decay, self.momentum, work.proximal, self._corrections(work))
         first = 0.0
-        senders = None if self.controls is None or work.senders is None else work.senders[:, 1].tolist()
-        corrections: dict[str, Tensor] = {}
-        if self.controls is not None and senders is not None:
-            corrections = {
-                name: torch.stack([self.controls.correction(u).get(name, torch.zeros_like(p)) for u in senders])
-                for name, p in start.items()
-            }
         for iteration, rows in enumerate(work.rows):
             # Layer l of this iteration is done if and only if z ≥ iteration·L + (L+1−l).
             done = work.progress.z[:, None] >= iteration * L + np.arange(L, 0, -1)
-            if not done.any():
+            reach = done.sum(axis=0).tolist()
+            n = reach[-1]
+            if n == 0:
                 break
-            x, y = self.samples.take(rows[source].reshape(-1))
-            grads, loss = self.step(local, x.view(U, S, *x.shape[1:]), y.view(U, S), row_weight)
+            x, y = self.samples.take(rows[source[:n]].reshape(-1))
+            loss = self.walk.step(stack, x.view(n, S, *x.shape[1:]), y.view(n, S), row_weight[:n], reach)
             if iteration == 0:
                 first = float(loss.sum())
-            mask = torch.from_numpy(done.astype(np.float32)).to(device)
-            for name, grad in grads.items():
-                step = grad + self.weight_decay * local[name] if self.weight_decay else grad
-                if work.proximal:
-                    step = step + work.proximal * (local[name] - start[name])
-                if name in corrections:
-                    step = step + corrections[name]
-                if self.momentum:
-                    velocity[name] = step = step + self.momentum * velocity[name] if name in velocity else step
-                m = mask[:, self.layer_of[name]].view(U, *([1] * (step.dim() - 1)))
-                local[name] = local[name] - work.eta * m * step
-        if self.controls is not None and senders is not None and work.controls is not None:
-            for i, u in enumerate(senders):
+        moved = {name: w.sub_(start[name]) for name, w in stack.weights.items()}
+        if self.controls is not None and work.senders is not None and work.controls is not None:
+            for i, u in enumerate(work.senders[:, 1].tolist()):
                 steps = {name: int(work.progress.steps_done[i, l]) for name, l in self.layer_of.items()}
-                moved = {name: local[name][i] - p for name, p in start.items()}
-                self.controls.move(u, moved, steps, work.eta, float(work.controls[i]))
-        A = torch.from_numpy(work.A.astype(np.float32)).to(device)
-        for name, w in local.items():
-            total[name] += torch.tensordot(A[:, self.layer_of[name]], w - start[name], dims=1)
+                own = {name: change[i].clone() for name, change in moved.items()}
+                self.controls.move(u, own, steps, work.eta, float(work.controls[i]))
+        A = torch.from_numpy(work.A).to(device, dtype)
+        for name, change in moved.items():
+            total[name] += torch.tensordot(A[:, self.layer_of[name]], change, dims=1)
         return first
+
+    def _corrections(self, work: RoundWork) -> dict[str, Tensor]:
+        """Return what control variates add to the gradients of each device."""
+        if self.controls is None or work.senders is None:
+            return {}
+        own = [self.controls.correction(u) for u in work.senders[:, 1].tolist()]
+        return {
+            name: torch.stack([each.get(name, torch.zeros_like(p)) for each in own])
+            for name, p in self.parameters.items()
+        }
+
+
+def stackable_chain(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[nn.Module] | None:
+    """Return the model as a chain of operations that :mod:`adelfl.training.stack_ops` has, or None if it is not one."""
+    chain = chain_of(model, layers, example)
+    return chain if chain is not None and all(map(is_stackable, chain)) else None
+
+
+def pays(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> bool:
+    """Return whether stacking is faster than one device after another, which fills the processor if it is wide."""
+    channels = [module.out_channels for module in model.modules() if isinstance(module, nn.Conv2d)]
+    if stackable_chain(model, layers, samples.x[:1]) is not None:
+        return max(channels, default=0) <= _FEW_CHANNELS
+    return not channels and why_not_stacked(model, samples, slowly=False) is None

@@ -40,18 +40,14 @@ class Submodel:
     Attributes
     ----------
     model : nn.Sequential
-        The copy. Its parameters have the names of the full model's.
-    width : float
-        In (0, 1].
-    slices, buffer_slices : dict of str to tuple of slice
-        For every parameter, and for every buffer (running statistics of BatchNorm), slices from 0 on, such that
-        ``full[name][slices[name]]`` has the shape of the submodel's.
+        The copy. Its parameters and buffers have the names of the full model's.
+    slices : dict of str to tuple of slice
+        For every parameter and buffer, slices from 0 on, such that ``full[name][slices[name]]`` has the shape of the
+        submodel's.
     """
 
     model: nn.Sequential
-    width: float
     slices: Slices
-    buffer_slices: Slices
 
 
 def shrink(model: nn.Module, width: float) -> Submodel:
@@ -88,25 +84,14 @@ def shrink(model: nn.Module, width: float) -> Submodel:
     if twice := [name for name, _ in model.named_parameters(remove_duplicate=False) if name not in once]:
         raise _refusal("", model, f"it uses one weight in two places, the second being {twice[0]}")
     walk = _Walk(float(width), last=weighted[-1])
-    return Submodel(walk.sequential(model, ""), float(width), walk.slices, walk.buffer_slices)
+    return Submodel(walk.sequential(model, ""), walk.slices)
 
 
 @torch.no_grad()
 def load(submodel: Submodel, full: Mapping[str, Tensor]) -> None:
-    """Overwrite the submodel's parameters, and the buffers that ``full`` has, by their part of the full model's."""
-    values: dict[str, Tensor] = dict(submodel.model.named_parameters())
-    if missing := [name for name in values if name not in full]:
-        raise ConfigError(f"the full model's parameters lack {missing[0]!r}; give all of them by name")
-    values |= {name: buffer for name, buffer in submodel.model.named_buffers() if name in full}
-    slices = submodel.slices | submodel.buffer_slices
-    for name, value in values.items():
-        part = full[name][slices[name]]
-        if part.shape != value.shape:
-            raise ConfigError(
-                f"{name!r} gives {tuple(part.shape)} where the submodel has {tuple(value.shape)}; "
-                "give the parameters of the model that was shrunk"
-            )
-        value.copy_(part)
+    """Overwrite the submodel's parameters and buffers by their part of the full model's."""
+    for name, value in submodel.model.state_dict().items():
+        value.copy_(full[name][submodel.slices[name]])
 
 
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -129,7 +114,6 @@ class _Walk:
         self.width = width
         self.last = last
         self.slices: Slices = {}
-        self.buffer_slices: Slices = {}
         self.full = 0
         """Channels or features of the activation in the full model; 0 is the input, which is whole."""
         self.kept = 0
@@ -153,20 +137,17 @@ class _Walk:
         return copied
 
     def leaf(self, module: nn.Module, name: str) -> nn.Module:
-        if type(module) is nn.Conv2d:
-            if self.flat or module.groups != 1:
-                raise _refusal(name, module, "a convolution must come before all Flatten and Linear, and have groups=1")
-            self.flat = False
-            kept = self.entering(module.in_channels, name, module)
-            out = self.leaving(module.out_channels, name)
-            return self.narrow(module, name, out, kept, in_channels=kept, out_channels=out)
-        if type(module) is nn.Linear:
-            if self.flat is False:
+        if type(module) in (nn.Conv2d, nn.Linear):
+            dense = type(module) is nn.Linear
+            if dense and self.flat is False:
                 raise _refusal(name, module, "a Flatten must stand between the convolutions and the first Linear")
-            self.flat = True
-            kept = self.entering(module.in_features, name, module)
-            out = self.leaving(module.out_features, name)
-            return self.narrow(module, name, out, kept, in_features=kept, out_features=out)
+            if not dense and (self.flat or module.groups != 1):
+                raise _refusal(name, module, "a convolution must come before all Flatten and Linear, and have groups=1")
+            self.flat = dense
+            kind = "features" if dense else "channels"
+            kept = self.entering(getattr(module, f"in_{kind}"), name, module)
+            out = self.leaving(getattr(module, f"out_{kind}"), name)
+            return self.narrow(module, name, out, kept, **{f"in_{kind}": kept, f"out_{kind}": out})
         if type(module) is nn.GroupNorm:
             kept = self.entering(module.num_channels, name, module)
             groups = _groups(module.num_groups, module.num_channels, kept)
@@ -211,12 +192,9 @@ class _Walk:
             sizes = (out, kept, *tensor.shape[2:])[: tensor.ndim]
             where = tuple(slice(0, size) for size in sizes)
             part = tensor.detach()[where].clone()
-            path = f"{name}.{key}"
+            self.slices[f"{name}.{key}"] = where
             if isinstance(tensor, nn.Parameter):
-                self.slices[path] = where
                 part = nn.Parameter(part, requires_grad=tensor.requires_grad)
-            else:
-                self.buffer_slices[path] = where
             setattr(copied, key, part)
         return copied
 

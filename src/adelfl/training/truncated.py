@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +29,6 @@ class Answer(Enum):
 
 ShouldStop = Callable[[int], bool | Answer]
 """Called with a layer's position (0 is the input side) when its gradient is complete; returns whether time is up."""
-
-Result = TypeVar("Result")
 
 Loss = Callable[[nn.Module], Tensor]
 """Runs the model on one batch and returns the mean loss, a scalar."""
@@ -176,42 +172,30 @@ def check_truncation(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) ->
     ConfigError
         If the layers do not become complete from the last to the first, or gradients would be wrong.
     """
-    whole = _plain_gradients(deepcopy(model), loss)
-    _check_order(deepcopy(model), layers, loss)
+    copied = deepcopy(model)
+    copied.zero_grad()
+    _seeded_loss(copied, loss).backward()  # type: ignore[no-untyped-call]
+    whole = {name: p.grad for name, p in copied.named_parameters() if p.grad is not None}
     for first in range(len(layers)):
-        partly = _reseeded(partial(_down_to, first, deepcopy(model), layers, loss))
-        for name, grad in partly.gradients.items():
+        copied = deepcopy(model)
+        parameters = dict(copied.named_parameters())
+
+        def stop(l: int, first: int = first, parameters: dict[str, nn.Parameter] = parameters) -> bool:
+            for early in layers[:l]:
+                if l < len(layers) and all(parameters[name].grad is not None for name in early.parameters):
+                    raise ConfigError(
+                        f"layer {early.name!r} is complete before layer {layers[l].name!r}, which is listed after it: "
+                        "their order is not that of backpropagation; list the layers by hand, input side first"
+                    )
+            return l < first
+
+        for name, grad in backward(_seeded_loss(copied, loss), copied, layers, stop).gradients.items():
             if name not in whole or not torch.allclose(grad, whole[name], rtol=1e-3, atol=1e-6, equal_nan=True):
-                raise ConfigError(f"the gradient of {name!r} is another one when the pass is cut short")
+                raise ConfigError(f"the gradient of {name!r} differs when the backward pass is truncated")
 
 
-def _down_to(first: int, model: nn.Module, layers: tuple[Layer, ...], loss: Loss) -> Partial:
-    return backward(loss(model), model, layers, lambda l: l < first)
-
-
-def _check_order(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) -> None:
-    parameters = dict(model.named_parameters())
-
-    def look(l: int) -> bool:
-        for early in layers[:l]:
-            if l < len(layers) and all(parameters[name].grad is not None for name in early.parameters):
-                raise ConfigError(
-                    f"layer {early.name!r} is complete before layer {layers[l].name!r}, which is listed after it: "
-                    "their order is not that of backpropagation; list the layers by hand, input side first"
-                )
-        return False
-
-    _reseeded(lambda: backward(loss(model), model, layers, look))
-
-
-def _plain_gradients(model: nn.Module, loss: Loss) -> dict[str, Tensor]:
-    model.zero_grad()
-    _reseeded(lambda: loss(model).backward())  # type: ignore[no-untyped-call]
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-
-
-def _reseeded(do: Callable[[], Result]) -> Result:
-    """Call a function with the same dropout masks every time, and restore torch's generator."""
+def _seeded_loss(model: nn.Module, loss: Loss) -> Tensor:
+    """Return the loss with the same dropout masks every time, and restore torch's generator."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return do()
+        return loss(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from adelfl.runtime.backend import Change as Change
 from adelfl.strategies.rounds import Progress
 
 Floats = NDArray[np.float64]
@@ -163,26 +163,7 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
     return RoundWork(rows, progress=progress, eta=first.eta, proximal=first.proximal, **own)
 
 
-@dataclass(frozen=True, eq=False)
-class Change:
-    """The merged work of some devices, not yet applied to the model.
-
-    Attributes
-    ----------
-    parameters : dict of str to Tensor
-        Σ_u A[u,l] (w_u − w) of each parameter that was delivered.
-    buffers : dict of str to Tensor
-        New values of running statistics that changed.
-    loss : float
-        Mean loss of the devices that contributed; NaN if there were none.
-    """
-
-    parameters: dict[str, Tensor]
-    buffers: dict[str, Tensor]
-    loss: float
-
-
-NOTHING = Change({}, {}, math.nan)
+NOTHING = Change({})
 """The change of a round to which no device contributed."""
 
 
@@ -190,6 +171,8 @@ class Engine(ABC):
     """Computes what the devices of a round would send, merged; reads the model's weights and does not change them."""
 
     name: str
+    parameters: Mapping[str, Tensor]
+    """The model's, by name."""
 
     @abstractmethod
     def run(self, work: RoundWork) -> Change:
@@ -198,6 +181,35 @@ class Engine(ABC):
     def prepare(self, work: RoundWork) -> Callable[[], Change]:
         """Do what can be done before the round's weights are known; calling the result does the rest."""
         return partial(self.run, work)
+
+    @torch.no_grad()
+    def run_apart(self, works: Sequence[RoundWork], starts: Sequence[Mapping[str, Tensor]]) -> Change:
+        """Do local work that starts from other weights than the model's, and merge it; ``works[i]`` from ``starts[i]``.
+
+        Here work that starts alike is done together, with the weights in the model for a while.
+        """
+        groups: dict[tuple[int, float, float], list[int]] = {}
+        for k, work in enumerate(works):
+            if work.contributes.any():
+                groups.setdefault((id(starts[k]), work.eta, work.proximal), []).append(k)
+        now = {name: p.clone() for name, p in self.parameters.items()}
+        total: dict[str, Tensor] = {}
+        losses, devices = 0.0, 0
+        try:
+            for alike in groups.values():
+                for name, p in self.parameters.items():
+                    p.copy_(starts[alike[0]][name])
+                joined = joined_work([works[k] for k in alike])
+                with torch.enable_grad():
+                    change = self.run(joined)
+                number = int(joined.contributes.sum())
+                losses, devices = losses + change.loss * number, devices + number
+                for name, step in change.parameters.items():
+                    total[name] = total[name] + step if name in total else step
+        finally:
+            for name, p in self.parameters.items():
+                p.copy_(now[name])
+        return Change(total, {}, losses / devices) if devices else NOTHING
 
 
 class Stateless:
