@@ -27,7 +27,7 @@ from support.small_worlds import sets, typed
 REPO = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"]
 PAGES += sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs").rglob("*.md"))
-SCRIPTS = ["compare_methods", "my_model_and_data", "natural_users", "my_latency", "top_half", "clipped_step"]
+SCRIPTS = ["compare_methods", "my_model_and_data", "natural_users", "my_latency", "sign_codec", "clipped_step"]
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -233,7 +233,7 @@ def test_a_pass_is_truncated_as_shown(capsys):
         ("compare", "compare_methods.py"),
         ("strategy", "fitted_batch.py"),
         ("latency", "my_latency.py"),
-        ("codec", "top_half.py"),
+        ("codec", "sign_codec.py"),
         ("server-step", "clipped_step.py"),
         ("model-and-data", "my_model_and_data.py"),
         ("model-and-data", "natural_users.py"),
