@@ -58,8 +58,8 @@ def run(
     build_data(run_file)  # before the display opens: decoding has a bar of its own
     with RunDisplay(str(folder)) as display:
         result = start(run_file, folder, display.row)
-    _say_result(folder, result)
-    _say_untrained(run_file, _contenders({run_file.strategy.name: [folder]}))
+    _print_result(folder, result)
+    _print_untrained_note(run_file, _contenders({run_file.strategy.name: [folder]}))
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")]) -> None:
@@ -76,7 +76,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an
         typer.echo(f"note: {note}: its last bits may differ from those of an uninterrupted run", err=True)
     with RunDisplay(str(run)) as display:
         result = go_on(run, display.row)
-    _say_result(run, result)
+    _print_result(run, result)
 
 
 def compare(
@@ -118,7 +118,7 @@ def compare(
     folder = out or default_folder(run_file, Path("runs"))
     jobs_to_do = jobs_of(run_file, words, seeds, first_seed, folder, fresh)
     _check(jobs_to_do)
-    _say_versions(jobs_to_do)
+    _print_versions_note(jobs_to_do)
     picture = plot or folder / "accuracy.png"
     if plot is not None:
         check_picture(plot)
@@ -139,7 +139,7 @@ def compare(
         _print_comparison(contenders, as_json)
         save(draw_comparison(contenders, _title(run_file, contenders)), picture)
         if not as_json:
-            _say_untrained(run_file, contenders)
+            _print_untrained_note(run_file, contenders)
             typer.echo(f"Runs: {folder}   Picture: {picture}")
     for job in (job for job in jobs_to_do if job in errors):  # in the order of the jobs
         typer.echo(f"error: {job.strategy}, seed {job.seed}: {errors[job]}", err=True)
@@ -188,7 +188,7 @@ def _free(folder: Path) -> Path:
     return free
 
 
-def _say_result(folder: Path, result: RunResult) -> None:
+def _print_result(folder: Path, result: RunResult) -> None:
     from adelfl.records.reader import RunRecord
 
     for note in RunRecord.open(folder).info.notes:
@@ -199,7 +199,7 @@ def _say_result(folder: Path, result: RunResult) -> None:
     )
 
 
-def _say_untrained(run_file: Any, contenders: list[Contender]) -> None:  # noqa: ANN401 - RunFile
+def _print_untrained_note(run_file: Any, contenders: list[Contender]) -> None:  # noqa: ANN401 - RunFile
     """Print a note if the accuracy stayed near chance."""
     import numpy as np
 
@@ -223,7 +223,7 @@ def _check(jobs_to_do: list[Job]) -> None:
         seen.add(job.strategy)
 
 
-def _say_versions(jobs_to_do: list[Job]) -> None:
+def _print_versions_note(jobs_to_do: list[Job]) -> None:
     """Print a note if finished runs of other versions are reused."""
     from adelfl.runner import made_elsewhere
 

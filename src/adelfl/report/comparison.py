@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.errors import ConfigError
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import RunResult
 from adelfl.records.summary import QUARTERS
@@ -127,6 +128,10 @@ class StoredContender(Contender):
 
     def curve(self, grid: Floats, what: str = "accuracy") -> Floats:
         """Return the accuracy at shares of the budget by linear interpolation, shape (seeds, grid)."""
+        if self.curves.size == 0:
+            raise ConfigError(
+                f"{self.label}: its rows have no curves, since an earlier version wrote them; run it again"
+            )
         return np.array([np.interp(grid, self.shares, curve) for curve in self.curves])
 
 
