@@ -1,6 +1,7 @@
 """Code, commands and links in the documents work as shown."""
 
 import importlib.util
+import inspect
 import json
 import re
 import runpy
@@ -22,6 +23,7 @@ from adelfl.cli import app
 from adelfl.config.run import RunFile, load_run
 from adelfl.planner import Constants
 from adelfl.runner import start
+from adelfl.strategies import BUILT_IN, find_strategy
 from support.small_worlds import sets, typed
 
 REPO = Path(__file__).parents[2]
@@ -279,6 +281,14 @@ def test_the_reference_lists_every_command():
     for command in app.registered_commands:
         name = command.name or command.callback.__name__
         assert f"| `adelfl {name}` |" in text, name
+
+
+def test_the_page_of_strategies_lists_every_built_in_strategy_and_option():
+    text = (REPO / "docs/strategies.md").read_text(encoding="utf-8")
+    for name in BUILT_IN:
+        assert f"| `{name}` |" in text, name
+        for option in set(inspect.signature(find_strategy(name)).parameters) - {"problem", "schedule"}:
+            assert f"`{option}`" in text, f"{name}: {option}"
 
 
 def test_links_lead_somewhere():
