@@ -147,11 +147,6 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
 
 
 def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplotlib figure
-    if study.drawing == "map":
-        from adelfl.experiments.page import map_gains
-        from adelfl.report.heatmaps import draw_gain
-
-        return draw_gain(map_gains(outcome), study.title)
     if study.drawing == "dots":
         from adelfl.report.studies import draw_dots
 

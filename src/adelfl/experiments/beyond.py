@@ -215,28 +215,6 @@ _PARTS_STUDY = _study(
     seeds=10,
 )
 
-_ROUNDS_STUDY = _study(
-    "beyond-rounds",
-    "Digits, MLP: how many rounds in the same time",
-    _DIGITS,
-    tuple(
-        Cell(
-            f"U{U}-depth{100 * depth:.0f}-rounds{rounds}",
-            f"{U} devices, {depth:.0%} depth at 100 rounds, {rounds} rounds",
-            (
-                *(f"fleet.devices={U}", f"training.depth={depth}"),
-                *(f"training.rounds={rounds}", f"training.budget_share={100 / rounds:g}"),
-            ),
-            rate=0.3,
-        )
-        for U, depth, rounds in product((5, 30), (0.15, 0.5), (25, 50, 100, 200, 400))
-    ),
-    strategies=(PER_ROUND, "oracle"),
-    words={PER_ROUND: "adel"},
-    gap=(),
-    seeds=5,
-)
-
 STUDIES = {
     study.name: study
     for study in (
@@ -248,7 +226,6 @@ STUDIES = {
         _CIFAR_STUDY,
         _CORRECTION_STUDY,
         _PARTS_STUDY,
-        _ROUNDS_STUDY,
     )
 }
 """By name; ``adelfl reproduce NAME`` carries them out."""

@@ -103,28 +103,6 @@ _ABLATION = replace(
     words=_PARTS,
 )
 
-_MAP_DEPTHS = (0.1, 0.15, 0.25, 0.35, 0.5, 0.7)
-_MAP_HIDDEN = {2: "[32]", 3: "[32,16]", 5: "[32,32,32,16]", 8: "[32,32,32,32,32,32,16]"}
-
-_MAP = Study(
-    name="map",
-    title="When does a deadline plan pay?",
-    source="ours",
-    changes=("data.name=digits", "model.name=mlp", "model.init=he", *_slow_rate(100)),
-    cells=tuple(
-        Cell(
-            f"U{U}-L{L}-depth{100 * depth:.0f}",
-            f"{U} devices, {L} layers, {depth:.0%} depth",
-            (f"fleet.devices={U}", f"model.hidden={hidden}", f"training.depth={depth}"),
-        )
-        for U, (L, hidden), depth in product((5, 10, 30, 100), _MAP_HIDDEN.items(), _MAP_DEPTHS)
-    ),
-    strategies=("adel-paper", "salf", "drop"),
-    tuning=("data.validation=0.2", "training.evaluations=10"),
-    tuning_seeds=2,
-    drawing="map",
-)
-
 _SCALED: dict[str, Callable[[str], Study]] = {
     "cifar-vgg11": partial(cifar.deep, "vgg11"),
     "cifar-vgg13": partial(cifar.deep, "vgg13"),
@@ -132,9 +110,9 @@ _SCALED: dict[str, Callable[[str], Study]] = {
     "table-2": cifar.table_2,
     "table-2-batch16": cifar.table_2_batch_16,
 }
-_FIXED = {study.name: study for study in (_MNIST_MLP, _MNIST_CNN, _ABLATION, _MAP)} | beyond.STUDIES
+_FIXED = {study.name: study for study in (_MNIST_MLP, _MNIST_CNN, _ABLATION)} | beyond.STUDIES
 
-NAMES = ("mnist-mlp", "mnist-cnn", *_SCALED, "ablation", "map", *beyond.STUDIES)
+NAMES = ("mnist-mlp", "mnist-cnn", *_SCALED, "ablation", *beyond.STUDIES)
 """Names of studies for :func:`find_study`, in the paper's order; from "ablation" on they are ours."""
 
 

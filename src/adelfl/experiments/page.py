@@ -1,10 +1,8 @@
 """Tables of the documentation, generated from the results' CSV files between comments that name them.
 
-<!-- results: mnist-mlp -->                                a study's final accuracies
+<!-- results: mnist-mlp -->                                final accuracies of a study: a row per cell
 <!-- claims: mnist-mlp -->                                 and its verdicts
-<!-- gains: map -->                                        points gained, by how often the first layer starves
-<!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
-<!-- gap: beyond-digits -->                                a row per cell, and how much of a gap is closed
+<!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting of several studies
 <!-- goals: beyond-digits beyond-mnist -->                 in how many cells our goals are met
 <!-- regime: table-2 -->                                   which depth the paper's baselines point to
 ...
@@ -13,7 +11,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -27,11 +24,8 @@ from adelfl.experiments.outcome import Outcome, Verdict
 from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
 from adelfl.experiments.study import Cell
 from adelfl.report.comparison import standard_error
-from adelfl.theory.participation import deadline_for_depth, survival
 
-_MARKED = re.compile(
-    r"(<!-- (results|claims|gains|headline|gap|goals|regime): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL
-)
+_MARKED = re.compile(r"(<!-- (results|claims|headline|goals|regime): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill_page(text: str, results: Path) -> str:
@@ -39,22 +33,22 @@ def fill_page(text: str, results: Path) -> str:
 
     def table(match: re.Match[str]) -> str:
         begin, what, names, end = match.groups()
-        studies = {word.partition("/")[0] for word in names.split()}
+        studies = dict.fromkeys(word.partition("/")[0] for word in names.split())
         if not all((results / f"{name}.csv").is_file() for name in studies):
             return match[0]
         outcomes = {name: Outcome.read(find_study(name), results / name) for name in studies}
-        if what in ("headline", "goals"):
-            several = {"headline": headline, "goals": goals_table}[what]
-            return f"{begin}{several(names.split(), outcomes)}{end}"
+        if what == "headline":
+            return f"{begin}{headline(names.split(), outcomes)}{end}"
+        if what == "goals":
+            return f"{begin}{goals_table(outcomes)}{end}"
         (outcome,) = outcomes.values()
-        tables = {"claims": claims_table, "gains": gains_table, "results": results_table, "gap": gap_table}
-        made = (tables | {"regime": regime_table})[what](outcome)
-        if what in ("results", "gap"):
-            made = f"![{outcome.study.title}]({results.name}/{names}.png)\n\n{made}"
+        if what == "claims":
+            return f"{begin}{claims_table(outcome)}{end}"
         if what == "regime":
-            made = f"![Baselines against depth]({results.name}/{names}-regime.png)\n\n{made}"
-        cost = "" if what in ("claims", "regime") else _cost(names, results)
-        return f"{begin}{made}{cost}{end}"
+            picture = f"![Baselines against depth]({results.name}/{names}-regime.png)"
+            return f"{begin}{picture}\n\n{regime_table(outcome)}{end}"
+        picture = f"![{outcome.study.title}]({results.name}/{names}.png)"
+        return f"{begin}{picture}\n\n{results_table(outcome)}{_cost(names, results)}{end}"
 
     return _MARKED.sub(table, text)
 
@@ -71,36 +65,48 @@ def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
     rows = [["setting", *shown, "command"]]
     for place in places:
         name, _, key = place.partition("/")
-        outcome = outcomes[name]
-        cell = next(cell for cell in outcome.study.cells if cell.key == key)
-        row = [f"{outcome.study.title}; {cell.title}"]
-        for strategy in shown:
-            if strategy in outcome.study.strategies:
-                accuracy = outcome.accuracy(cell, strategy)
-                row.append(_plus_minus(float(accuracy.mean()), standard_error(accuracy)))
-            else:
-                row.append("")
-        rows.append([*row, f"`adelfl reproduce {name}`"])
+        study = outcomes[name].study
+        cell = next(cell for cell in study.cells if cell.key == key)
+        accuracies = [_accuracy(outcomes[name], cell, strategy) for strategy in shown]
+        rows.append([f"{study.title}; {cell.title}", *accuracies, f"`adelfl reproduce {name}`"])
     return _markdown(rows)
 
 
 def results_table(outcome: Outcome) -> str:
-    """Final accuracy of every strategy in every cell: mean ± standard error in percent, and the chosen η_0."""
-    tables = outcome.tables()
-    rows = [["strategy", *(title for title, _ in tables)]]
-    for here in zip(*(table for _, table in tables), strict=True):
-        row = [here[0][0]]
-        for _, mean, error, rate, broke, median in here:
-            if math.isnan(mean):
-                row.append("")
-                continue
-            failed = f", {broke} broke down" if broke else ""
-            row.append(f"{_plus_minus(mean, error)}{_skewed(mean, median)} ({rate:g}{failed})")
+    """A row per cell: mean ± standard error in percent, the chosen η_0, and the share of the study's gap closed."""
+    study = outcome.study
+    labels = {run.strategy: run.label for run in outcome.runs} | study.words
+    shown = [word for word in study.strategies if word in labels]
+    planned = [word for word in shown if word.startswith("adel")] if study.gap else []
+    rows = [["setting", *(labels[word] for word in shown), *(f"closed by {labels[word]}" for word in planned)]]
+    for cell in study.cells:
+        row = [cell.title, *(_accuracy(outcome, cell, word, details=True) for word in shown)]
+        for word in planned:
+            share = closed(outcome, cell, word)
+            row.append("–" if share is None else f"{share[0]:.0%} ± {100 * share[1]:.0f}")
         rows.append(row)
-    counts = {len(outcome.of(cell, word)) for cell in outcome.study.cells for word in outcome.study.strategies_of(cell)}
+    counts = {len(outcome.of(cell, word)) for cell in study.cells for word in study.strategies_of(cell)}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
-    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen).\n"
-    return _markdown(rows) + note
+    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds"
+    note += "" if all(cell.rate is not None for cell in study.cells) else " (in brackets: the η₀ that was chosen)"
+    if planned:
+        lower, upper = study.gap
+        note += f"; closed: of the gap between {lower} and {upper}, where it is {LEAST_GAP:g} points or more"
+    return _markdown(rows) + note + ".\n"
+
+
+def _accuracy(outcome: Outcome, cell: Cell, strategy: str, *, details: bool = False) -> str:
+    """Return mean ± standard error; with details, the median if it is far, the chosen rate, and broken runs."""
+    runs, accuracy = outcome.of(cell, strategy), outcome.accuracy(cell, strategy)
+    if not runs:
+        return ""
+    mean = float(accuracy.mean())
+    text = _plus_minus(mean, standard_error(accuracy))
+    if not details:
+        return text
+    broke = sum(run.broke_down for run in runs)
+    notes = [f"{runs[0].rate:g}"] * (cell.rate is None) + [f"{broke} broke down"] * (broke > 0)
+    return text + _skewed(mean, float(np.median(accuracy))) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def claims_table(outcome: Outcome) -> str:
@@ -126,33 +132,6 @@ def _ours(v: Verdict) -> str:
     if "deadline" in v.claim:
         return f"{v.ours:.2f} ×"
     return _plus_minus(v.ours, v.error, sign=True) + _skewed(v.ours, v.median, sign=True)
-
-
-def gap_table(outcome: Outcome) -> str:
-    """A row per cell: final accuracies, and how much of the study's gap the planned ones close."""
-    study = outcome.study
-    shown = {word: study.words.get(word, word) for word in study.strategies}
-    planned = [word for word in study.strategies if word.startswith("adel")] if study.gap else []
-    rows = [["setting", *shown.values(), *(f"closed by {shown[word]}" for word in planned)]]
-    for cell in study.cells:
-        row = [cell.title]
-        for word in shown:
-            accuracy = outcome.accuracy(cell, word)
-            rate = "" if cell.rate is not None else f" ({outcome.of(cell, word)[0].rate:g})"
-            mean = float(accuracy.mean())
-            skewed = _skewed(mean, float(np.median(accuracy)))
-            row.append(f"{_plus_minus(mean, standard_error(accuracy))}{skewed}{rate}")
-        for word in planned:
-            seen = closed(outcome, cell, word)
-            row.append("–" if seen is None else f"{seen[0]:.0%} ± {100 * seen[1]:.0f}")
-        rows.append(row)
-    seeds = len(outcome.of(study.cells[0], study.strategies[0]))
-    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds"
-    note += "" if all(cell.rate is not None for cell in study.cells) else " (in brackets: the η₀ that was chosen)"
-    if planned:
-        lower, upper = study.gap
-        note += f"; closed: of the gap between {lower} and {upper}, where it is {LEAST_GAP:g} points or more"
-    return _markdown(rows) + note + ".\n"
 
 
 def regime_table(outcome: Outcome) -> str:
@@ -184,11 +163,10 @@ def closed(outcome: Outcome, cell: Cell, word: str) -> tuple[float, float] | Non
     return share(np.ones(n, dtype=bool)), float(np.sqrt((n - 1) / n * np.sum((left_out - left_out.mean()) ** 2)))
 
 
-def goals_table(names: list[str], outcomes: dict[str, Outcome]) -> str:
+def goals_table(outcomes: dict[str, Outcome]) -> str:
     """For each study: where at least 80 % of the gap is closed, and where the paper's plan is better."""
     rows = [["study", "gaps of 5 points", "80 % of it closed", "least closed", "worse than adel-paper by > 1 s.e."]]
-    for name in names:
-        outcome = outcomes[name]
+    for name, outcome in outcomes.items():
         shares = [(closed(outcome, cell, "adel"), cell.title) for cell in outcome.study.cells]
         gaps = [(share[0], title) for share, title in shares if share is not None]
         worse = []
@@ -219,40 +197,3 @@ def _markdown(rows: list[list[str]]) -> str:
     head, *body = ([cell.replace("|", "\\|") for cell in row] for row in rows)
     rule = ["---"] * len(head)
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *body))
-
-
-_BANDS = (0.0, 0.02, 0.2, 0.5, 0.8, 1.0)
-
-
-def gains_table(outcome: Outcome) -> str:
-    """The map in five rows: settings sorted by how often the first layer stays empty without a plan."""
-    gains = map_gains(outcome)
-    empty = {place: _first_layer_empty(*place) for place in next(iter(gains.values()))}
-    rows = [["first layer empty in", "settings", *(f"points over {b}: mean (lowest to highest)" for b in gains)]]
-    for low, high in itertools.pairwise(_BANDS):
-        here = [place for place, p in empty.items() if low <= p < high or p == high == 1.0]
-        row = [f"{low:.0%} to {high:.0%} of rounds", f"{len(here)}"]
-        for points in gains.values():
-            values = [points[place][0] for place in here]
-            row.append(f"{np.mean(values):+.1f} ({min(values):+.0f} to {max(values):+.0f})")
-        rows.append(row)
-    return _markdown(rows) + "\n"
-
-
-def _first_layer_empty(U: int, L: int, depth: float) -> float:
-    """Q(L, λ)^U at the rate λ of a mean depth, for devices of one speed."""
-    rate = deadline_for_depth(depth, L, 1.0, 0.0, 1)
-    return float(np.exp(U * survival(L, rate)[0][L - 1]))
-
-
-def map_gains(outcome: Outcome) -> dict[str, dict[tuple[int, int, float], tuple[float, float]]]:
-    """Points gained by adel over each baseline, by (devices, layers, depth)."""
-    gains: dict[str, dict[tuple[int, int, float], tuple[float, float]]] = {}
-    ours, *others = outcome.study.strategies
-    for baseline in others:
-        for cell in outcome.study.cells:
-            U, L, depth = map(int, re.findall(r"\d+", cell.key))
-            seen = outcome.difference(cell, ours, baseline)
-            error = 0.0 if np.isnan(seen.error) else seen.error
-            gains.setdefault(baseline, {})[U, L, depth / 100] = (seen.mean, error)
-    return gains

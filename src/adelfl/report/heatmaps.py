@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import matplotlib
@@ -17,7 +16,6 @@ from adelfl.data import Partition
 from adelfl.report.groups import Group
 from adelfl.report.run_data import Floats, RunData
 from adelfl.report.style import RC, figure, integers, mean_and_error, panels, short, stacked
-from adelfl.theory.participation import starving_depth
 
 MOST_DEVICES = 200
 """Largest number of rows of a map of devices; larger fleets are sampled."""
@@ -116,50 +114,6 @@ def _finish(fig: Figure, axes: list[Axes], columns: int, image: AxesImage, label
         ax.set_xlabel("round")
     aspect = 14 * -(-len(axes) // columns)
     fig.colorbar(image, ax=axes, format=PercentFormatter(1.0), label=label, shrink=0.9, aspect=aspect, pad=0.01)
-
-
-def draw_gain(gains: Mapping[str, Mapping[tuple[int, int, float], tuple[float, float]]], title: str) -> Figure:
-    """Draw points gained over baselines, and the line Q(L, λ)^U = 0.2 for devices of one speed.
-
-    Parameters
-    ----------
-    gains : mapping
-        Points gained and their standard error, by baseline and (devices, layers, depth).
-    title : str
-        Title of the figure.
-    """
-    keys = list(next(iter(gains.values())))
-    U, L = sorted({key[0] for key in keys}), sorted({key[1] for key in keys})
-    depths = sorted({key[2] for key in keys})
-    most = float(np.quantile([abs(mean) for points in gains.values() for mean, _ in points.values()], 0.97))
-    with matplotlib.rc_context(RC):
-        fig = figure(3.1 * len(L) + 1.0, 3.2 * len(gains) + 0.6)
-        axes = fig.subplots(len(gains), len(L), squeeze=False, sharex=True, sharey=True)
-        image = None
-        for row, (baseline, points) in zip(axes, gains.items(), strict=True):
-            for ax, layers in zip(row, L, strict=True):
-                values = np.array([[points[u, layers, d][0] for d in depths] for u in U])
-                errors = np.array([[points[u, layers, d][1] for d in depths] for u in U])
-                image = ax.imshow(values, cmap="RdBu", vmin=-most, vmax=most, origin="lower", aspect="auto")
-                for i, j in np.ndindex(values.shape):
-                    # Grey where the difference is within two standard errors of zero.
-                    clear = abs(values[i, j]) > 2 * errors[i, j]
-                    dark = abs(values[i, j]) > 0.6 * most
-                    colour = "white" if dark else "black" if clear else "#888888"
-                    ax.text(j, i, f"{values[i, j]:+.0f}", ha="center", va="center", color=colour, fontsize=8.5)
-                line = [np.interp(starving_depth(layers, u), depths, range(len(depths))) for u in U]
-                ax.plot(line, range(len(U)), color="black", linewidth=1.6, linestyle="--")
-                ax.grid(visible=False)
-                ax.set_xticks(range(len(depths)), [f"{d:.0%}" for d in depths])
-                ax.set_yticks(range(len(U)), [f"{u}" for u in U])
-                ax.set_title(f"{layers} layers, over {baseline}")
-            row[0].set_ylabel("devices")
-        for ax in axes[-1]:
-            ax.set_xlabel("mean depth without a plan")
-        assert image is not None
-        fig.colorbar(image, ax=axes, label="points of accuracy gained by the plan", shrink=0.7)
-        fig.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
-    return fig
 
 
 def draw_partition(partition: Partition, labels: ArrayLike, title: str = "Who holds which labels") -> Figure:

@@ -112,11 +112,6 @@ def expected_depth(L: int, rate: ArrayLike) -> Floats:
     return depth
 
 
-def starving_depth(L: int, U: int, p_limit: float = P_EMPTY_LIMIT) -> float:
-    """Return the mean depth, as a share of L, below which U devices of one rate leave layer 1 empty too often."""
-    return float(expected_depth(L, smallest_rate(L, U, p_limit)) / L)
-
-
 def mean_depth(
     L: int, T: float, compute: ArrayLike, upload: ArrayLike, batch: ArrayLike, count: ArrayLike = 1
 ) -> float:
