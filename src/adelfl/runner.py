@@ -120,11 +120,16 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
 
 
 def _config_of(info: RunInfo, folder: Path) -> RunFile:
-    """Return the configuration in run.json; keys of later versions have their defaults."""
+    """Return the configuration in run.json; keys of later versions have their defaults, unset old ones are ignored."""
     try:
-        return RunFile.model_validate(info.config)
+        known = {key: _given(section) for key, section in info.config.items()}
+        return RunFile.model_validate(_given(known))
     except ValidationError as error:
         raise ConfigError(f"{folder}: run.json, config.{first_mistake(RunFile, error)}") from None
+
+
+def _given(section: Any) -> Any:  # noqa: ANN401 - a section, or a list of entries
+    return {key: value for key, value in section.items() if value is not None} if isinstance(section, dict) else section
 
 
 def _simulate(

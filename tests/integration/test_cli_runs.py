@@ -245,14 +245,10 @@ def test_a_run_that_is_not_finished_is_listed_and_shown_as_such(here):
     assert "finished" in typed("show", "r").out
 
 
-def test_partition_says_who_holds_what_and_it_can_be_reused(here):
-    done = typed(
-        "partition", "--set", "data.partition=dirichlet", "--set", "data.alpha=0.1", "--save", "held.npz", *small
-    )
+def test_partition_says_who_holds_what(here):
+    done = typed("partition", "--set", "data.partition=dirichlet", "--set", "data.alpha=0.1", *small)
     assert done.code == 0, done.err
     assert "6 devices hold" in done.out
-    plain = typed("run", "--out", "r", *small, "--set", "data.partition_file=held.npz")
-    assert plain.code == 0, plain.err
 
 
 # -- mistakes: exit code 2, one sentence, nothing half-written

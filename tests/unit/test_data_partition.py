@@ -1,8 +1,6 @@
 """Who holds which samples: nothing lost, nothing shared without need, and label shares as Dirichlet's law says."""
 
 import itertools
-import pickle
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -185,44 +183,6 @@ def test_there_is_no_device_beyond_the_last():
 def test_wrong_offsets_are_refused(indices, offsets, message):
     with pytest.raises(ConfigError, match=message):
         Partition(indices, offsets, samples=2)
-
-
-def test_saved_partition_equals_reloaded(deal, tmp_path):
-    partition = deal(labels(100), 30, 4, 5)
-    partition.save(tmp_path / "new" / "partition.npz")
-    assert Partition.load(tmp_path / "new" / "partition.npz") == partition
-    assert [file.name for file in (tmp_path / "new").iterdir()] == ["partition.npz"]
-
-
-def test_a_damaged_or_foreign_file_is_refused_in_one_sentence(tmp_path):
-    path = tmp_path / "partition.npz"
-    iid(labels(100), 5, 0).save(path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ConfigError, match=r"partition\.npz: cannot be read as a partition"):
-        Partition.load(path)
-    middle = len(whole) // 2
-    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    with pytest.raises(ConfigError, match="cannot be read as a partition"):
-        Partition.load(path)
-    with pytest.raises(ConfigError, match="cannot be read as a partition"):
-        Partition.load(tmp_path / "absent.npz")
-
-
-def test_pickled_arrays_are_never_loaded(tmp_path):
-    path = tmp_path / "partition.npz"
-    np.savez(path, indices=np.array([{"a": 1}], dtype=object), offsets=np.array([0, 1]), samples=np.array(1))
-    with (
-        patch.object(pickle, "load", side_effect=AssertionError),
-        pytest.raises(ConfigError, match="cannot be read as a partition"),
-    ):
-        Partition.load(path)
-
-
-def test_a_partition_that_cannot_be_written_says_so(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        iid(labels(10), 2, 0).save(tmp_path / "file" / "partition.npz")
 
 
 @pytest.mark.parametrize(

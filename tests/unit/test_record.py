@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from adelfl.atomic import RunBusyError, lock, write_json
-from adelfl.config.build import build_data
 from adelfl.config.run import load_run
-from adelfl.data import iid
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.records import writer as writer_module
 from adelfl.records.reader import RunRecord, find_runs
@@ -472,21 +470,35 @@ def test_a_job_is_done_once_and_another_configuration_is_not_taken_for_it(tmp_pa
 
 
 def test_inputs_that_changed_since_are_noticed(tmp_path):
-    partition = tmp_path / "held.npz"
-    file = said("salf", f"data.partition_file='{partition}'")
-    dataset, held = build_data(said())
-    held.save(partition)
+    devices = tmp_path / "fleet.csv"
+    devices.write_text("compute,count\n16,6\n")
+    file = load_run(None, [f"fleet.file='{devices}'", "strategy.name=salf", "training.rounds=8"])
     job = Job("salf", 0, file.model_dump_json(), tmp_path / "run")
     with pytest.raises(Killed):
         run_job(job, kill_at(3))
-    iid(dataset.y_train, 6, seed=99).save(partition)
+    devices.write_text("compute,count\n17,6\n")
     with pytest.raises(ConfigError, match="have changed"):
         run_job(job)
     with pytest.raises(ConfigError, match="would not be the same today"):
         resume(tmp_path / "run")
-    held.save(partition)
+    devices.write_text("compute,count\n16,6\n")
     run_job(job)
     assert RunRecord(tmp_path / "run").result is not None
+
+
+def test_a_run_of_an_earlier_version_goes_on_although_a_key_is_gone_that_was_not_used(tmp_path):
+    job = Job("salf", 0, said().model_dump_json(), tmp_path / "run")
+    with pytest.raises(Killed):
+        run_job(job, kill_at(3))
+    path = tmp_path / "run" / "run.json"
+    info = json.loads(path.read_text())
+    info["config"]["data"]["partition_file"] = None
+    path.write_text(json.dumps(info))
+    assert run_job(job).rounds == 8
+    info["config"]["data"]["partition_file"] = "held.npz"
+    path.write_text(json.dumps(info))
+    with pytest.raises(ConfigError, match=r"data\.partition_file: unknown key"):
+        run_job(job)
 
 
 OWN = """

@@ -12,7 +12,7 @@ from torch import nn
 from adelfl.config.build import build_data, build_experiment
 from adelfl.config.idle import IDLE_IN_MODEL
 from adelfl.config.run import _RATES, RunFile, load_run
-from adelfl.data import Partition, iid, load_dataset
+from adelfl.data import Partition, load_dataset
 from adelfl.data.datasets import DATASETS
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.experiments.beyond import STUDIES
@@ -214,7 +214,6 @@ MISTAKES = {
     "layers that leave some out": ("model.layers=[['dense1'], ['dense2']]", "is in no entry"),
     "cohort larger than the fleet": ("training.cohort=31", "training.cohort: must be at most the fleet's 30"),
     "no such file": ("fleet.file=none.csv", "none.csv"),
-    "no such partition": ("data.partition_file=none.npz", "none.npz"),
     "an empty list of devices": ("fleet.kind=listed", "the fleet is empty"),
     "no data there": ("data.data_dir=/nonexistent", "is not a folder"),
 }
@@ -321,21 +320,15 @@ def test_a_fleet_may_come_from_a_csv_file(tmp_path):
     assert setting.upload.tolist() == [0.1, 0.1, 0.1, 0, 0]
 
 
-def test_a_partition_can_be_saved_and_used_again(tmp_path):
-    dirichlet = load_run(None, ["data.partition=dirichlet", "data.alpha=0.2"])
-    _, held = build_data(dirichlet)
-    held.save(tmp_path / "held.npz")
-    again = load_run(None, [f"data.partition_file='{tmp_path / 'held.npz'}'", "training.seed=9"])
-    assert build_experiment(again).partition == held == build_experiment(dirichlet).partition
+def too_few_samples(dataset):
+    return Partition.of(by_user(dataset), 9000)
 
 
-def test_a_partition_that_does_not_fit_is_refused(tmp_path):
-    y = build_data(load_run(None))[0].y_train
-    for name, held in {"devices": iid(y, 7, 0), "samples": iid(np.zeros(9000, dtype=int), 30, 0)}.items():
-        path = tmp_path / f"{name}.npz"
-        held.save(path)
-        with pytest.raises(ConfigError, match=name):
-            build_experiment(load_run(None, [f"data.partition_file='{path}'"]))
+def test_a_partition_that_does_not_fit_is_refused():
+    for name, devices in (("by_user", 30), ("too_few_samples", 12)):
+        changes = [f"data.partition=test_run_config:{name}", f"fleet.devices={devices}"]
+        with pytest.raises(ConfigError, match=f"here are 1438 samples and {devices} devices"):
+            build_experiment(load_run(None, changes))
 
 
 def test_a_users_own_data_and_model_are_found_by_import_path():
@@ -412,7 +405,6 @@ def test_listed_devices_are_the_fleet_and_other_keys_beside_them_are_refused(tmp
 
 IDLE = {
     "data.alpha=0.5": (),
-    "data.partition=iid": ("data.partition_file=p.npz",),
     "data.name=mnist": ("data.factory=m:f",),
     "model.norm=batch": (),
     "model.hidden=[8]": ("model.name=cnn",),
@@ -544,34 +536,24 @@ def held_by(experiment):
     return [(d.y_train[own], d.x_train[own]) for own in experiment.partition]
 
 
-def test_natural_users_from_a_file_or_an_import_path_keep_their_samples_beside_a_validation_set(tmp_path):
+def test_natural_users_keep_their_samples_beside_a_validation_set():
     whole = load_dataset("digits")
     users = by_user(whole)
-    Partition.of(users, whole.y_train.size).save(tmp_path / "users.npz")
-    file = build_experiment(load_run(None, [f"data.partition_file='{tmp_path / 'users.npz'}'", *USERS]))
-    path = build_experiment(load_run(None, ["data.partition=test_run_config:by_user", *USERS]))
-    assert file.partition == path.partition
-    assert file.dataset.y_train.size + file.dataset.y_test.size == whole.y_train.size
-    assert file.dataset.y_test.size == pytest.approx(0.3 * whole.y_train.size, abs=4)
-    for (labels, inputs), own in zip(held_by(file), users, strict=True):
+    experiment = build_experiment(load_run(None, ["data.partition=test_run_config:by_user", *USERS]))
+    assert experiment.dataset.y_train.size + experiment.dataset.y_test.size == whole.y_train.size
+    assert experiment.dataset.y_test.size == pytest.approx(0.3 * whole.y_train.size, abs=4)
+    for (labels, inputs), own in zip(held_by(experiment), users, strict=True):
         assert 1 <= labels.size <= own.size
         for y, x in zip(labels, inputs, strict=True):  # each of a user's samples is one of its own
             assert any(y == whole.y_train[i] and np.array_equal(x, whole.x_train[i]) for i in own)
-    assert sum(labels.size for labels, _ in held_by(file)) < sum(own.size for own in users)
-    simulate(replace(file, evaluations=1))
+    assert sum(labels.size for labels, _ in held_by(experiment)) < sum(own.size for own in users)
+    simulate(replace(experiment, evaluations=1))
 
 
 def test_what_is_held_out_does_not_depend_on_the_partition_but_for_users_with_too_little():
     plain = build_data(load_run(None, ["data.validation=0.3"]))[0]
     users = build_data(load_run(None, ["data.partition=test_run_config:by_user", *USERS]))[0]
     assert 0 <= plain.y_test.size - users.y_test.size <= 4
-
-
-def test_a_partition_of_what_validation_leaves_is_taken_as_it_is(tmp_path):
-    _, held = build_data(load_run(None, ["data.validation=0.3"]))
-    held.save(tmp_path / "rest.npz")
-    again = load_run(None, [f"data.partition_file='{tmp_path / 'rest.npz'}'", "data.validation=0.3"])
-    assert build_data(again)[1] == held
 
 
 def test_a_partition_by_import_path_is_fingerprinted_and_its_mistakes_are_one_sentence():

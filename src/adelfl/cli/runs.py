@@ -278,11 +278,10 @@ def _title(run_file: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 -
 def partition(
     config: Config = None,
     changes: Changes = None,
-    save: Annotated[Path | None, typer.Option(help="Write it (.npz); reuse it with data.partition_file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the labels of each device.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show how the training samples are distributed over the devices; save or draw it."""
+    """Show how the training samples are distributed over the devices."""
     run_file = prepare(config, changes, data_dir)
     from adelfl.config.build import build_data
     from adelfl.report.style import check_picture
@@ -296,12 +295,9 @@ def partition(
         f"{len(held)} devices hold {held.sizes.min()} to {held.sizes.max()} samples of {dataset.name}; "
         f"a device's most frequent label makes up {top:.0%} of its samples on average"
     )
-    if save is not None:
-        held.save(save)
-        typer.echo(f"Partition: {save}")
     if plot is not None:
         from adelfl.report.heatmaps import draw_partition
-        from adelfl.report.style import save as save_figure
+        from adelfl.report.style import save
 
-        save_figure(draw_partition(held, dataset.y_train), plot)
+        save(draw_partition(held, dataset.y_train), plot)
         typer.echo(f"Picture: {plot}")

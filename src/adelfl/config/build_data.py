@@ -20,12 +20,11 @@ def build_data(config: RunFile) -> tuple[Dataset, Partition]:
     d, seed = config.data, config.training.seed
     # The number of devices does not depend on the size of an update.
     devices = config.fleet.build(config.device, seed, update_megabytes=1.0).size
-    given = _given_partition(d, devices)
-    if given is None:
+    if d.partition_path is not None:
+        dataset, partition = _users_partition(d, devices)
+    else:
         dataset = load_data(d, d.validation)
         partition = _partition(d, dataset, devices, config.training.batch, seed)
-    else:
-        dataset, partition = given
     return _fewer_tests(dataset, d.test_samples, seed), partition
 
 
@@ -64,43 +63,25 @@ def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
     return replace(dataset, x_test=dataset.x_test[chosen], y_test=dataset.y_test[chosen])
 
 
-def _given_partition(section: DataSection, devices: int) -> tuple[Dataset, Partition] | None:
-    """Return the data set and a user's partition, from a file or an import path; None if there is none.
+def _users_partition(section: DataSection, devices: int) -> tuple[Dataset, Partition]:
+    """Return the data set and the partition of a user's function.
 
-    It is a partition of the whole training set, from which ``data.validation`` removes samples (each device keeps one),
-    or a file of ``adelfl partition --save``, which is a partition of the remaining samples.
+    It is a partition of the whole training set, from which ``data.validation`` removes samples; each device keeps one.
     """
-    if section.partition_file is None and section.partition_path is None:
-        return None
     whole = load_data(section)
-    partition = _users_partition(section, whole)
-    key = "data.partition_file" if section.partition_file is not None else "data.partition"
-    source, n = section.partition_file or section.partition, len(partition)
-    dealt = f"{key}: {source} deals {partition.samples} samples to {n} devices"
-    if n != devices:
+    made = call_factory("data.partition", section.partition, whole)
+    if not isinstance(made, Partition):
+        with users_code(f"data.partition: {section.partition} must return a Partition, or positions for each device"):
+            made = Partition.of(list(made), whole.y_train.size)
+    if len(made) != devices or made.samples != whole.y_train.size:
         raise ConfigError(
-            f"{dealt}; here are {whole.y_train.size} samples and {devices} devices (set fleet.devices to {n})"
+            f"data.partition: {section.partition} deals {made.samples} samples to {len(made)} devices; here are "
+            f"{whole.y_train.size} samples and {devices} devices (set fleet.devices to {len(made)})"
         )
     if not section.validation:
-        dataset = whole
-    elif partition.samples == whole.y_train.size:
-        kept, held_out = partition.spared(*split_validation(whole.y_train, section.validation, _VALIDATION_SEED))
-        return _held_out(whole, kept, held_out), partition.restricted(kept)
-    else:
-        dataset = load_data(section, section.validation)
-    if partition.samples != dataset.y_train.size:
-        raise ConfigError(f"{dealt}; here are {dataset.y_train.size} samples and {devices} devices")
-    return dataset, partition
-
-
-def _users_partition(section: DataSection, whole: Dataset) -> Partition:
-    if section.partition_file is not None:
-        return Partition.load(section.partition_file)
-    made = call_factory("data.partition", section.partition, whole)
-    if isinstance(made, Partition):
-        return made
-    with users_code(f"data.partition: {section.partition} must return a Partition, or positions for each device"):
-        return Partition.of(list(made), whole.y_train.size)
+        return whole, made
+    kept, held_out = made.spared(*split_validation(whole.y_train, section.validation, _VALIDATION_SEED))
+    return _held_out(whole, kept, held_out), made.restricted(kept)
 
 
 def _partition(section: DataSection, dataset: Dataset, devices: int, batch: int, seed: int) -> Partition:

@@ -57,10 +57,7 @@ def _idle(config: RunFile) -> Iterator[_Idle]:
         yield _Idle("data", {"name", "data_dir"}, reason, ("data.factory",))
     elif data.name == "digits":
         yield _Idle("data", {"data_dir"}, "digits are part of the package, and do not use it", ("data.name",))
-    if data.partition_file:
-        reason = "data.partition_file defines the partition, and does not use it"
-        yield _Idle("data", {"partition", "alpha"}, reason, ("data.partition_file",))
-    elif data.partition != "dirichlet":
+    if data.partition != "dirichlet":
         yield _Idle("data", {"alpha"}, f'partition = "{data.partition}" does not use it', ("data.partition",))
     if config.training.momentum and config.training.local_iterations == 1:
         reason = "it begins at zero in every round, and local_iterations = 1 does not use it"

@@ -48,7 +48,6 @@ class DataSection(Section):
     factory: str | None = None
     partition: str = "iid"
     alpha: Positive = 0.5
-    partition_file: str | None = None
     validation: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
     test_samples: int | None = Field(default=None, ge=1)
 
@@ -64,7 +63,7 @@ class DataSection(Section):
     @property
     def partition_path(self) -> str | None:
         """Import path of a user's partition, or None."""
-        return self.partition if ":" in self.partition and self.partition_file is None else None
+        return self.partition if ":" in self.partition else None
 
 
 class ModelSection(Section):
@@ -228,7 +227,7 @@ class RunFile(Section):
         """Return the SHA-256 of the files and modules that this configuration names."""
         from adelfl.strategies import code_of
 
-        files = [self.fleet.file, self.data.partition_file, self.latency.trace]
+        files = [self.fleet.file, self.latency.trace]
         own = (self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency)
         paths = [*own, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
@@ -291,7 +290,7 @@ def _keys(changes: Sequence[str]) -> list[str]:
 
 def _make_absolute(values: dict[str, Any]) -> None:
     """Make relative paths independent of the working directory."""
-    for section, key in (("data", "data_dir"), ("data", "partition_file"), ("fleet", "file"), ("latency", "trace")):
+    for section, key in (("data", "data_dir"), ("fleet", "file"), ("latency", "trace")):
         inner = values.get(section)
         if isinstance(inner, dict) and isinstance(inner.get(key), str):
             inner[key] = str(Path(inner[key]).absolute())

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from adelfl.data.arrays import Ints, as_array, as_labels
-from adelfl.data.files import read_npz, write_npz
 from adelfl.data.label_skew import draw_label_counts
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
@@ -129,28 +127,6 @@ class Partition:
         moved = place[self.indices]
         sizes = np.add.reduceat((moved >= 0).astype(np.int64), self.offsets[:-1])
         return Partition(moved[moved >= 0], _offsets(sizes), int(kept.size))
-
-    def save(self, path: str | Path) -> None:
-        """Write to an .npz file atomically."""
-        arrays = {"indices": self.indices, "offsets": self.offsets, "samples": np.array(self.samples, dtype=np.int64)}
-        try:
-            write_npz(Path(path), arrays)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None
-
-    @classmethod
-    def load(cls, path: str | Path) -> Partition:
-        """Read a file that :meth:`save` wrote."""
-        try:
-            archive = read_npz(Path(path))
-            indices, offsets, samples = archive["indices"], archive["offsets"], int(archive["samples"])
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read as a partition ({error.strerror or 'damaged'})") from None
-        except Exception:  # of any kind (see read_npz)
-            raise ConfigError(
-                f"{path}: cannot be read as a partition (adelfl partition --save did not write it, or it is damaged)"
-            ) from None
-        return cls(indices, offsets, samples)
 
 
 def iid(labels: ArrayLike, devices: int, seed: int, *, min_size: int = 1) -> Partition:
