@@ -1,24 +1,15 @@
-"""Start, resume and repeat recorded runs, in one or several processes."""
+"""Start, resume and repeat recorded runs."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
-import multiprocessing
-import os
 import re
-import signal
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.managers import SyncManager
 from pathlib import Path
-from queue import Empty
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -27,7 +18,7 @@ from adelfl.atomic import RunFinishedError
 from adelfl.config.build import build_experiment
 from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
-from adelfl.errors import AdelError, ConfigError, MissingExtraError
+from adelfl.errors import AdelError, ConfigError
 from adelfl.plugins import in_words, users_code
 from adelfl.process import settle
 from adelfl.records.reader import RunRecord
@@ -37,32 +28,22 @@ from adelfl.records.writer import Checkpoint, RunWriter, discard, versions
 if TYPE_CHECKING:
     from adelfl.simulation import Experiment
 
-Report = Callable[["Job", Row], None]
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # full, or not writable
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison.
-
-    Attributes
-    ----------
-    strategy : str
-        Name and options, as ``adelfl compare --strategies`` takes them.
-    seed : int
-    config : str
-        The RunFile as JSON, which can be sent between processes.
-    folder : Path
-        Folder of the record.
-    fresh : bool
-        Whether to run it again if it exists already.
-    """
+    """One run of a comparison."""
 
     strategy: str
+    """Name and options, as ``adelfl compare --strategies`` takes them."""
     seed: int
     config: str
+    """The RunFile as JSON, which can be sent between processes."""
     folder: Path
+    """Folder of the record."""
     fresh: bool = False
+    """Whether to run it again if it exists already."""
 
 
 def describe(run_file: RunFile, experiment: Experiment) -> RunInfo:
@@ -79,10 +60,7 @@ def build_checked(run_file: RunFile) -> Experiment:
     settle(run_file.engine.threads)
     experiment = build_experiment(run_file)
     with users_code("this experiment cannot begin"):
-        if experiment.engine == "flower":
-            _scale().check_start_on_flower(experiment)
-        else:
-            check_start(experiment)
+        check_start(experiment)
     return experiment
 
 
@@ -90,7 +68,7 @@ def start(run_file: RunFile, folder: Path, report: Callable[[Row], None] | None 
     """Run an experiment into a new folder, and return its result."""
     experiment = build_checked(run_file)
     with RunWriter.create(folder, describe(run_file, experiment)) as writer:
-        return _simulate(run_file, experiment, writer, None, report)
+        return _simulate(experiment, writer, None, report)
 
 
 def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
@@ -116,7 +94,7 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
     except RunFinishedError:
         return resume(folder)
     with writer:
-        return _simulate(run_file, experiment, writer, checkpoint, report)
+        return _simulate(experiment, writer, checkpoint, report)
 
 
 def _config_of(info: RunInfo, folder: Path) -> RunFile:
@@ -133,7 +111,6 @@ def _given(section: Any) -> Any:  # noqa: ANN401 - a section, or a list of entri
 
 
 def _simulate(
-    run_file: RunFile,
     experiment: Experiment,
     writer: RunWriter,
     checkpoint: Checkpoint | None,
@@ -142,9 +119,6 @@ def _simulate(
     from adelfl.simulation import simulate
 
     try:
-        if experiment.engine == "flower":
-            result: RunResult = _scale().simulate_on_flower(run_file, experiment, writer, checkpoint, report)
-            return result
         return simulate(experiment, writer, checkpoint, report)
     except AdelError as error:
         writer.fail(str(error))
@@ -155,17 +129,6 @@ def _simulate(
         sentence = f"{writer.folder}: {in_words(error)}; failed.json there has the traceback"
         writer.fail(sentence, traceback.format_exc())
         raise AdelError(sentence) from error
-
-
-def _scale() -> ModuleType:
-    """Import the module that needs Flower."""
-    try:
-        from adelfl.flower import scale
-    except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] != "flwr":
-            raise
-        raise MissingExtraError("flwr", "scale") from None
-    return scale
 
 
 def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:
@@ -231,83 +194,3 @@ def run_job(job: Job, report: Callable[[Row], None] | None = None) -> RunResult:
     if info.inputs != run_file.fingerprints():
         raise ConfigError(f"{job.folder}: the files or code that its configuration names have changed; use --fresh")
     return resume(job.folder, report)
-
-
-_queue: Any = None
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent ends, for whatever reason."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _begin_worker(queue: Any) -> None:  # noqa: ANN401 - a manager's proxy
-    global _queue
-    _queue = queue
-    _end_with_parent()
-    # Ctrl-C reaches the whole process group; only the parent reacts to it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _work(job: Job) -> RunResult:
-    def report(row: Row) -> None:
-        if row.accuracy is not None:
-            _queue.put((job, Row(row.round, row.time, accuracy=row.accuracy)))
-
-    return run_job(job, report)
-
-
-def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job, RunResult | AdelError]]:
-    """Run jobs, several at a time; yield each with its result or error when it ends."""
-    if workers <= 1 or len(jobs) <= 1:
-        for job in jobs:
-            try:
-                yield job, run_job(job, lambda row, job=job: report(job, row))  # type: ignore[misc]
-            except AdelError as error:
-                yield job, error
-        return
-    context = multiprocessing.get_context("spawn")
-    manager = SyncManager(ctx=context)
-    manager.start(_end_with_parent)
-    with (
-        manager,
-        ProcessPoolExecutor(min(workers, len(jobs)), context, _begin_worker, (queue := manager.Queue(),)) as pool,
-    ):
-        pending: dict[Future[RunResult], Job] = {pool.submit(_work, job): job for job in jobs}
-        try:
-            while pending:
-                done, _ = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
-                _drain(queue, report)
-                for future in done:
-                    job = pending.pop(future)
-                    try:
-                        yield job, future.result()
-                    except AdelError as error:
-                        yield job, error
-                    except BrokenProcessPool:
-                        yield (
-                            job,
-                            AdelError(f"{job.folder}: its process was killed; the same command goes on from there"),
-                        )
-        except BaseException:
-            # Their records can be resumed. The manager ends with its own context.
-            for child in multiprocessing.active_children():
-                if not child.name.startswith("SyncManager"):
-                    child.terminate()
-            raise
-
-
-def _drain(queue: Any, report: Report) -> None:  # noqa: ANN401 - a manager's proxy
-    while True:
-        try:
-            job, row = queue.get_nowait()
-        except Empty:
-            return
-        report(job, row)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adelfl.cli.runs import DataDir
+from adelfl.cli.runs import DataDir, On, Where
 from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="How many; by default 5 (CIFAR-10: 3).")] = None,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default one per core.")] = None,
+    on: On = Where.here,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Folder for the runs; what is finished there is not run again.")] = Path(
@@ -78,6 +79,7 @@ def reproduce(
             jobs or os.cpu_count() or 1,
             tuple(more),
             _earlier(study, stem) if resume else None,
+            on.value,
         )
         stem.parent.mkdir(parents=True, exist_ok=True)
         if summary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,16 @@ Changes = Annotated[
 DataDir = Annotated[Path | None, typer.Option(help="Folder with mnist/ and cifar10/ parquet files.")]
 
 
+class Where(StrEnum):
+    """Places where runs are computed."""
+
+    here = "here"
+    ray = "ray"
+
+
+On = Annotated[Where, typer.Option(help="This machine, or a Ray cluster: that at $RAY_ADDRESS, or a new one here.")]
+
+
 def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | None) -> Any:  # noqa: ANN401 - RunFile
     """Read the experiment's file and apply the command line's changes."""
     # Must be set before torch is imported: idle threads then sleep instead of spinning.
@@ -43,9 +54,7 @@ def run(
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default below runs/.")] = None,
     data_dir: DataDir = None,
-    engine: Annotated[
-        str | None, typer.Option(help="auto, fused, stacked, loop; flower: Flower's simulation engine over Ray.")
-    ] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, fused, stacked or loop.")] = None,
     log: Targets = None,
 ) -> None:
     """Simulate one strategy, and record it."""
@@ -95,6 +104,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    on: On = Where.here,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default below runs/.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Picture; by default accuracy.png among the runs.")] = None,
@@ -109,9 +119,10 @@ def compare(
     """
     run_file = prepare(config, changes, data_dir)
     from adelfl.cli.display import CompareDisplay
+    from adelfl.pools import run_all
     from adelfl.report.style import check_picture, save
     from adelfl.report.time_series import draw_comparison
-    from adelfl.runner import default_folder, jobs_of, parse_strategy, run_all
+    from adelfl.runner import default_folder, jobs_of, parse_strategy
 
     words = [word.strip() for word in strategies.split(",") if word.strip()]
     if not words:
@@ -134,7 +145,7 @@ def compare(
     errors: dict[Job, AdelError] = {}
     finished = []
     with CompareDisplay(words, seeds) as display:
-        for job, result in run_all(jobs_to_do, jobs, display.row):
+        for job, result in run_all(jobs_to_do, jobs, display.row, on.value):
             if isinstance(result, AdelError):
                 errors[job] = result
                 continue

@@ -191,7 +191,7 @@ class ServerSection(Section):
 class EngineSection(Section):
     """[engine]."""
 
-    name: Literal["auto", "fused", "stacked", "loop", "flower"] = "auto"
+    name: Literal["auto", "fused", "stacked", "loop"] = "auto"
     device: str = "cpu"
     threads: int = Field(default=1, ge=1)
 

@@ -75,7 +75,7 @@ def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
 def results_table(outcome: Outcome) -> str:
     """A row per cell: mean ± standard error in percent, the chosen η_0, and the share of the study's gap closed."""
     study = outcome.study
-    labels = {run.strategy: run.label for run in outcome.runs} | study.words
+    labels = {run.strategy: run.label for run in outcome.runs} | dict(study.words)
     shown = [word for word in study.strategies if word in labels]
     planned = [word for word in shown if word.startswith("adel")] if study.gap else []
     rows = [["setting", *(labels[word] for word in shown), *(f"closed by {labels[word]}" for word in planned)]]
