@@ -59,23 +59,7 @@ class Watch(Protocol):
 
 
 def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], None] | None = None) -> Outcome:
-    """Run what has not been run yet, and return the results.
-
-    Parameters
-    ----------
-    study : Study
-        What to do.
-    setup : Setup
-        How much of it, and where.
-    watch : Watch
-        Progress display.
-    keep : callable, optional
-        Called with the results so far after every run on test data.
-
-    Returns
-    -------
-    Outcome
-    """
+    """Run what has not been run yet, and return the results; ``keep`` gets those so far after every test run."""
     trials = _choose_rates(study, setup, watch)
     places = [
         (cell, word) for cell in study.cells for word in study.strategies_of(cell) if study.home(cell, word) is cell
