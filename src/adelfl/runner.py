@@ -168,7 +168,8 @@ def default_folder(run_file: RunFile, root: Path) -> Path:
     same = run_file.model_dump(mode="json")
     same["strategy"], same["training"]["seed"] = None, None
     digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
-    names = [re.sub(r"\W+", "_", part.factory or part.name) for part in (run_file.data, run_file.model)]
+    model = run_file.model.factory or run_file.model.name
+    names = [re.sub(r"\W+", "_", name) for name in (run_file.data.title, model)]
     return root / f"compare-{'-'.join(names)}-{digest}"
 
 

@@ -214,7 +214,7 @@ def test_a_pass_is_truncated_as_shown(capsys):
         ("strategy", "fitted_batch.py"),
         ("latency", "my_latency.py"),
         ("model-and-data", "my_model_and_data.py"),
-        ("model-and-data", "natural_users.py"),
+        ("users", "natural_users.py"),
     ],
 )
 def test_the_code_of_how_to_pages_is_that_of_the_examples(page, example):

@@ -64,7 +64,7 @@ def run(
     from adelfl.export.logs import Logs
     from adelfl.runner import start
 
-    parts = [*(part.factory or part.name for part in (run_file.data, run_file.model)), run_file.strategy.name]
+    parts = [run_file.data.title, run_file.model.factory or run_file.model.name, run_file.strategy.name]
     name = "-".join([*(part.replace(":", ".") for part in parts), f"seed{run_file.training.seed}"])
     folder = out or _free(Path("runs") / name)
     build_data(run_file)  # before the display opens: decoding has a bar of its own

@@ -45,7 +45,7 @@ def _build_experiment(config: RunFile) -> Experiment:
     dataset, partition = build_data(config)
     model, layers = _network(config, dataset)
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
-    fleet = config.fleet.build(config.device, seed, megabytes)
+    fleet = config.fleet.build(config.device, seed, megabytes, len(partition))
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(config, model, layers, dataset)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from adelfl.config.run import DataSection, RunFile
-from adelfl.data import Dataset, Partition, dirichlet, iid, load_dataset, split_validation
+from adelfl.data import Dataset, Partition, by_user, dirichlet, iid, load_dataset, read_users, split_validation
 from adelfl.data.arrays import Ints
 from adelfl.errors import ConfigError
 from adelfl.plugins import call_factory, users_code
@@ -18,33 +18,41 @@ _VALIDATION_SEED = 0  # one split for all seeds, so that tuning and reported run
 def build_data(config: RunFile) -> tuple[Dataset, Partition]:
     """Return the data set and the partition of its training samples."""
     d, seed = config.data, config.training.seed
-    # The number of devices does not depend on the size of an update.
-    devices = config.fleet.build(config.device, seed, update_megabytes=1.0).size
-    if d.partition_path is not None:
-        dataset, partition = _users_partition(d, devices)
-    else:
+    if d.partition in ("iid", "dirichlet"):
+        # The number of devices does not depend on the size of an update.
+        devices = config.fleet.build(config.device, seed, update_megabytes=1.0).size
         dataset = load_data(d, d.validation)
         partition = _partition(d, dataset, devices, config.training.batch, seed)
+    else:
+        dataset, partition = _given_partition(config)
     return _fewer_tests(dataset, d.test_samples, seed), partition
 
 
 def load_data(section: DataSection, validation: float = 0.0) -> Dataset:
     """Return the data set, with a share of its training samples in place of its test samples if ``validation``."""
-    return _dataset(section.name, section.data_dir, section.factory, validation)
+    return _dataset(section.model_dump_json(exclude={"partition", "alpha", "validation", "test_samples"}), validation)
 
 
 @lru_cache(maxsize=2)
-def _dataset(name: str, data_dir: str | None, factory: str | None, validation: float = 0.0) -> Dataset:
+def _dataset(section: str, validation: float = 0.0) -> Dataset:
     if validation:
-        whole = _dataset(name, data_dir, factory)
+        whole = _dataset(section)
         return _held_out(whole, *split_validation(whole.y_train, validation, _VALIDATION_SEED))
-    if factory is None:
-        return load_dataset(name, data_dir=data_dir)
-    dataset = call_factory("data.factory", factory)
+    d = DataSection.model_validate_json(section)
+    if d.factory is None and d.file is not None:
+        if d.user_column is None or d.label_column is None:
+            raise ConfigError("data.file: needs data.user_column and data.label_column, the names of two columns")
+        columns = (d.user_column, d.label_column)
+        return read_users(
+            d.file, *columns, skip=d.skip_columns, split=d.split, test_share=d.test_share, seed=d.split_seed
+        )
+    if d.factory is None:
+        return load_dataset(d.name, data_dir=d.data_dir)
+    dataset = call_factory("data.factory", d.factory)
     if not isinstance(dataset, Dataset):
         raise ConfigError(
-            f"data.factory: {factory} must return an adelfl.data.Dataset, not {type(dataset).__name__}; "
-            "Dataset.from_arrays and Dataset.from_torch make one"
+            f"data.factory: {d.factory} must return an adelfl.data.Dataset, not {type(dataset).__name__}; "
+            "Dataset.from_arrays, Dataset.from_torch and adelfl.data.users_dataset make one"
         )
     return dataset
 
@@ -52,7 +60,8 @@ def _dataset(name: str, data_dir: str | None, factory: str | None, validation: f
 def _held_out(whole: Dataset, kept: Ints, held_out: Ints) -> Dataset:
     """Return the data set with some of its training samples in place of its test samples."""
     x, y = whole.x_train, whole.y_train
-    return replace(whole, x_train=x[kept], y_train=y[kept], x_test=x[held_out], y_test=y[held_out])
+    users = None if whole.users is None else whole.users[kept]
+    return replace(whole, x_train=x[kept], y_train=y[kept], x_test=x[held_out], y_test=y[held_out], users=users)
 
 
 def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
@@ -63,16 +72,25 @@ def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
     return replace(dataset, x_test=dataset.x_test[chosen], y_test=dataset.y_test[chosen])
 
 
-def _users_partition(section: DataSection, devices: int) -> tuple[Dataset, Partition]:
-    """Return the data set and the partition of a user's function.
+def _given_partition(config: RunFile) -> tuple[Dataset, Partition]:
+    """Return the data set and its partition by users, or that of a user's function.
 
     It is a partition of the whole training set, from which ``data.validation`` removes samples; each device keeps one.
     """
+    section, seed = config.data, config.training.seed
     whole = load_data(section)
-    made = call_factory("data.partition", section.partition, whole)
-    if not isinstance(made, Partition):
-        with users_code(f"data.partition: {section.partition} must return a Partition, or positions for each device"):
-            made = Partition.of(list(made), whole.y_train.size)
+    if section.partition == "users":
+        if whole.users is None:
+            raise ConfigError(f'data.partition: {whole.name} has no users; use data.file, or "iid" or "dirichlet"')
+        made = by_user(whole.users)
+        devices = config.fleet.build(config.device, seed, 1.0, len(made)).size
+    else:
+        devices = config.fleet.build(config.device, seed, 1.0).size
+        made = call_factory("data.partition", section.partition, whole)
+        if not isinstance(made, Partition):
+            words = f"data.partition: {section.partition} must return a Partition, or positions for each device"
+            with users_code(words):
+                made = Partition.of(list(made), whole.y_train.size)
     if len(made) != devices or made.samples != whole.y_train.size:
         raise ConfigError(
             f"data.partition: {section.partition} deals {made.samples} samples to {len(made)} devices; here are "

@@ -20,6 +20,7 @@ FLEET_KEYS = {
 IDLE_IN_MODEL = {"mlp": {"norm"}, "cnn": {"hidden", "norm"}, "transformer": {"hidden", "norm"}} | {
     name: {"hidden"} for name in ("vgg11", "vgg13", "resnet18")
 }
+_FILE_KEYS = {"user_column", "label_column", "skip_columns", "split", "test_share", "split_seed"}
 LAW_KEYS = {"spread": {"shifted", "gamma", "lognormal"}, "samples": {"samples"}}
 _ALWAYS_USED = {"latency", "dropout", "drift", "throttled", "churn", "misjudged", "misjudged_each"}
 
@@ -45,11 +46,13 @@ def refuse_idle(config: RunFile, changed: Sequence[str], excused: set[str], wher
 
 def _idle(config: RunFile) -> Iterator[_Idle]:
     data, model, fleet, latency = config.data, config.model, config.fleet, config.latency
-    if data.factory:
-        reason = "data.factory makes the data set, and does not use it"
-        yield "data", {"name", "data_dir"}, reason, ("data.factory",)
+    if data.factory or data.file:
+        cause = "data.factory" if data.factory else "data.file"
+        yield "data", {"name", "data_dir"}, f"{cause} is the data set, and does not use it", (cause,)
     elif data.name == "digits":
         yield "data", {"data_dir"}, "digits are part of the package, and do not use it", ("data.name",)
+    if data.file is None or data.factory:
+        yield "data", _FILE_KEYS, "it belongs to data.file, and a data set without a file does not use it", ()
     if data.partition != "dirichlet":
         yield "data", {"alpha"}, f'partition = "{data.partition}" does not use it', ("data.partition",)
     if config.training.momentum and config.training.local_iterations == 1:
@@ -61,6 +64,9 @@ def _idle(config: RunFile) -> Iterator[_Idle]:
     else:
         keys = IDLE_IN_MODEL.get(model.name, set())
         yield "model", keys, f'name = "{model.name}" does not use it', ("model.name",)
+    if data.partition == "users":
+        reason = 'partition = "users" has a device per user, and does not use it'
+        yield "fleet", {"devices"}, reason, ("data.file", "data.partition")
     used, kind = {"kind", "devices"} | FLEET_KEYS[fleet.kind], f'kind = "{fleet.kind}"'
     causes: tuple[str, ...] = ("fleet.kind",)
     if config.device or fleet.kind == "listed":

@@ -28,6 +28,7 @@ from adelfl.config.sections import (
     read_fleet,
     read_toml,
 )
+from adelfl.data.tables import Split
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import LawName
@@ -46,6 +47,13 @@ class DataSection(Section):
     name: str = "digits"
     data_dir: str | None = None
     factory: str | None = None
+    file: str | None = None
+    user_column: str | None = None
+    label_column: str | None = None
+    skip_columns: list[str] = Field(default_factory=list)
+    split: Split = "within"
+    test_share: float = Field(default=0.2, gt=0, lt=1)
+    split_seed: int = Field(default=0, ge=0)
     partition: str = "iid"
     alpha: Positive = 0.5
     validation: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
@@ -54,11 +62,23 @@ class DataSection(Section):
     @field_validator("partition")
     @classmethod
     def _known_or_path(cls, value: str) -> str:
-        if value not in ("iid", "dirichlet") and ":" not in value:
+        if value not in ("iid", "dirichlet", "users") and ":" not in value:
             raise PydanticCustomError(
-                "partition", "must be 'iid', 'dirichlet' or an import path package.module:function"
+                "partition", "must be 'iid', 'dirichlet', 'users' or an import path package.module:function"
             )
         return value
+
+    @model_validator(mode="after")
+    def _each_user_is_a_device(self) -> DataSection:
+        """Partition a file by its users unless another partition is given."""
+        if self.file is not None and "partition" not in self.model_fields_set:
+            self.partition = "users"
+        return self
+
+    @property
+    def title(self) -> str:
+        """Name of the data set, for folders."""
+        return self.factory or (self.name if self.file is None else Path(self.file).stem)
 
     @property
     def partition_path(self) -> str | None:
@@ -100,8 +120,10 @@ class FleetSection(Section):
     misjudged: Positive = 1.0
     misjudged_each: Positive = 1.0
 
-    def build(self, listed: list[DeviceEntry], seed: int, update_megabytes: float) -> Fleet:
-        """Return the fleet; ``listed`` are the [[device]] entries."""
+    def build(self, listed: list[DeviceEntry], seed: int, update_megabytes: float, devices: int | None = None) -> Fleet:
+        """Return the fleet; ``listed`` are the [[device]] entries, ``devices`` the number that the data ask for."""
+        if devices is not None:
+            return self.model_copy(update={"devices": devices}).build(listed, seed, update_megabytes)
         if listed or self.kind == "listed":
             return listed_fleet(listed)
         if self.file is not None:
@@ -152,6 +174,7 @@ class TrainingSection(Section):
 
 
 _RATES = {
+    "a table": {"mlp": 0.3},
     "digits": {"mlp": 0.3, "cnn": 0.3, "resnet18": 0.1, "transformer": 0.3},
     "mnist": {"mlp": 0.1, "cnn": 0.2, "resnet18": 0.1, "transformer": 0.3},
     "cifar10": {"mlp": 0.1, "cnn": 0.3, "vgg11": 0.05, "vgg13": 0.05, "resnet18": 0.3, "transformer": 0.3},
@@ -215,7 +238,8 @@ class RunFile(Section):
     def _with_rate_and_rounds(self) -> RunFile:
         """Choose the learning rate "auto", and rounds that are not given, by data set and model."""
         own = self.data.factory is not None or self.model.factory is not None
-        data, model = ("", "") if own else (self.data.name, self.model.name)
+        name = self.data.name if self.data.file is None else "a table"
+        data, model = ("", "") if own else (name, self.model.name)
         if self.learning_rate.initial == "auto":
             rate = _RATES.get(data, {}).get(model, _USUAL_RATE)
             self.learning_rate = self.learning_rate.model_copy(update={"initial": rate})
@@ -227,7 +251,7 @@ class RunFile(Section):
         """Return the SHA-256 of the files and modules that this configuration names."""
         from adelfl.strategies import code_of
 
-        files = [self.fleet.file, self.latency.trace]
+        files = [self.data.file, self.fleet.file, self.latency.trace]
         own = (self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency)
         paths = [*own, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
@@ -288,9 +312,12 @@ def _keys(changes: Sequence[str]) -> list[str]:
     return [change.partition("=")[0].strip() for change in changes]
 
 
+_PATHS = (("data", "data_dir"), ("data", "file"), ("fleet", "file"), ("latency", "trace"))
+
+
 def _make_absolute(values: dict[str, Any]) -> None:
     """Make relative paths independent of the working directory."""
-    for section, key in (("data", "data_dir"), ("fleet", "file"), ("latency", "trace")):
+    for section, key in _PATHS:
         inner = values.get(section)
         if isinstance(inner, dict) and isinstance(inner.get(key), str):
             inner[key] = str(Path(inner[key]).absolute())
