@@ -105,6 +105,24 @@ class Trace:
         sent = np.concatenate([[0.0], np.cumsum(steps * self.rate)])
         return moments, sent * (moments[-1] / sent[-1])
 
+    @property
+    def length(self) -> float:
+        """Seconds after which the trace repeats."""
+        return float(self._sent[0][-1])
+
+    @cached_property
+    def mean_rate(self) -> float:
+        """Mean bandwidth over the trace."""
+        steps = np.diff(self._sent[0])
+        return float(steps @ self.rate / steps.sum())
+
+    def lead(self, amount: float, luck: float) -> float:
+        """Return how long before a share ``luck`` of the trace sending an amount must begin to be done by then."""
+        moments, sent = self._sent
+        end = luck * self.length
+        laps, rest = divmod(float(np.interp(end, moments, sent)) - amount, self.length)
+        return end - laps * self.length - float(np.interp(rest, sent, moments)) if amount > 0 else 0.0
+
     def times(self, amount: Floats, luck: Floats) -> Floats:
         """Return the seconds to send amounts (in seconds at the mean rate), begun at a share ``luck`` of the trace."""
         moments, sent = self._sent

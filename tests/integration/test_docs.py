@@ -25,7 +25,7 @@ from support.small_worlds import sets, typed
 REPO = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]
 PAGES += sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs").rglob("*.md"))
-SCRIPTS = ["compare_methods", "my_model_and_data", "natural_users", "my_latency"]
+SCRIPTS = ["compare_methods", "my_model_and_data", "natural_users", "traced_phones", "my_latency"]
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -215,6 +215,7 @@ def test_a_pass_is_truncated_as_shown(capsys):
         ("latency", "my_latency.py"),
         ("model-and-data", "my_model_and_data.py"),
         ("users", "natural_users.py"),
+        ("traces", "traced_phones.py"),
     ],
 )
 def test_the_code_of_how_to_pages_is_that_of_the_examples(page, example):

@@ -182,7 +182,10 @@ MISTAKES = {
     "inf": ("training.budget=inf", "training.budget: must be a finite number"),
     "depth of one": ("training.depth=1.0", "training.depth: "),
     "depth of zero": ("training.depth=0", "training.depth: must be greater than 0"),
-    "wrong kind": ("fleet.kind=fast", "fleet.kind: must be 'lognormal', 'uniform', 'two-class', 'phones' or 'listed'"),
+    "wrong kind": (
+        "fleet.kind=fast",
+        "fleet.kind: must be 'lognormal', 'uniform', 'two-class', 'phones', 'listed' or 'traces'",
+    ),
     "wrong engine": ("engine.name=quick", "engine.name: must be 'auto', 'fused', 'stacked' or 'loop'"),
     "wrong norm": ("model.norm=layer", "model.norm: must be 'none', 'group' or 'batch'"),
     "wrong list": ("model.hidden=5", "model.hidden: must be a list"),

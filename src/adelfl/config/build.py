@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adelfl.config.build_data import build_data as build_data
 from adelfl.config.build_data import load_data
@@ -37,6 +37,7 @@ def _build_experiment(config: RunFile) -> Experiment:
     from adelfl.runtime.codec import find_codec
     from adelfl.runtime.server_step import ServerStep
     from adelfl.simulation import Experiment
+    from adelfl.simulation.traced import TracedWorld
     from adelfl.simulation.world import World, misjudged
     from adelfl.strategies import find_strategy
     from adelfl.training.engines import LocalWork
@@ -45,7 +46,7 @@ def _build_experiment(config: RunFile) -> Experiment:
     dataset, partition = build_data(config)
     model, layers = _network(config, dataset)
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
-    fleet = config.fleet.build(config.device, seed, megabytes, len(partition))
+    fleet, traces = _fleet(config, megabytes, len(layers), len(partition))
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(config, model, layers, dataset)
@@ -89,7 +90,7 @@ def _build_experiment(config: RunFile) -> Experiment:
         oversample=t.oversample,
         codec=t.codec,
         server_step=ServerStep(server.pop("step"), **server),
-        world=World(
+        world=(TracedWorld if traces else World)(
             fleet,
             seed,
             budget,
@@ -98,8 +99,19 @@ def _build_experiment(config: RunFile) -> Experiment:
             drift=config.fleet.drift,
             throttled=config.fleet.throttled,
             churn=config.fleet.churn,
+            **traces,
         ),
     )
+
+
+def _fleet(config: RunFile, megabytes: float, layers: int, devices: int) -> tuple[Fleet, dict[str, Any]]:
+    """Return the fleet, and the traces that its world follows, if there are any."""
+    section, seed = config.fleet, config.training.seed
+    if config.device or section.file is not None or section.kind != "traces":
+        return section.build(config.device, seed, megabytes, devices), {}
+    section = section.model_copy(update={"devices": devices})
+    fleet, links, availability = section.traced(seed, megabytes, layers)
+    return fleet, {"links": links, "availability": availability}
 
 
 def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:

@@ -16,6 +16,8 @@ FLEET_KEYS = {
     "two-class": {"compute", "slow", "slow_share", "upload"},
     "phones": {"compute"},
     "listed": set(),
+    "traces": {"speeds", "network", "bandwidth", "availability", "start_hour", "speedup"}
+    | {"compute", "sigma", "upload", "upload_sigma"},
 }
 IDLE_IN_MODEL = {"mlp": {"norm"}, "cnn": {"hidden", "norm"}, "transformer": {"hidden", "norm"}} | {
     name: {"hidden"} for name in ("vgg11", "vgg13", "resnet18")
@@ -74,6 +76,8 @@ def _idle(config: RunFile) -> Iterator[_Idle]:
         causes = () if config.device else causes
     elif fleet.file:
         used, kind, causes = {"file"}, "a fleet from a file", ("fleet.file",)
+    if fleet.kind == "traces":
+        yield from _idle_beside_traces(config)
     keys = set(type(fleet).model_fields) - used - _ALWAYS_USED
     yield "fleet", keys, f"{kind} does not use it", causes
     if fleet.latency:
@@ -88,3 +92,16 @@ def _idle(config: RunFile) -> Iterator[_Idle]:
     elif latency.upload_law not in LAW_KEYS["spread"]:
         reason = f'upload_law = "{latency.upload_law}" does not use it'
         yield "latency", {"upload_spread"}, reason, ("latency.upload_law",)
+
+
+def _idle_beside_traces(config: RunFile) -> Iterator[_Idle]:
+    fleet, reason = config.fleet, "{} describes the devices, and does not use it"
+    if fleet.speeds:
+        yield "fleet", {"compute", "sigma"}, reason.format("fleet.speeds"), ("fleet.speeds",)
+    else:
+        yield "fleet", {"network"}, "it belongs to fleet.speeds, and a fleet without does not use it", ()
+    if fleet.bandwidth:
+        yield "fleet", {"upload", "upload_sigma"}, reason.format("fleet.bandwidth"), ("fleet.bandwidth",)
+    if not fleet.availability:
+        words = "it belongs to fleet.availability, and a fleet without does not use it"
+        yield "fleet", {"start_hour", "speedup"}, words, ()

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,6 +38,14 @@ from adelfl.plugins import import_object
 from adelfl.records.summary import MAX_EVALUATIONS
 from adelfl.runtime.codec import CodecName
 from adelfl.runtime.server_step import ServerStepName
+from adelfl.traces.formats import read_availability, read_bandwidth, read_speeds
+from adelfl.traces.playback import Availability, Links, deal
+
+_PATHS = (
+    *(("data", "data_dir"), ("data", "file"), ("fleet", "file"), ("latency", "trace")),
+    *(("fleet", "speeds"), ("fleet", "bandwidth"), ("fleet", "availability")),
+)
+"""Keys that name files and folders."""
 
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
 
@@ -101,7 +110,7 @@ class ModelSection(Section):
 class FleetSection(Section):
     """[fleet]."""
 
-    kind: Literal["lognormal", "uniform", "two-class", "phones", "listed"] = "lognormal"
+    kind: Literal["lognormal", "uniform", "two-class", "phones", "listed", "traces"] = "lognormal"
     devices: int = Field(default=30, ge=2, le=MAX_DEVICES)
     compute: Positive = 16.0
     sigma: LogDeviation = 0.5
@@ -112,6 +121,12 @@ class FleetSection(Section):
     slow: Positive = 4.0
     slow_share: float = Field(default=0.2, ge=0, le=1, allow_inf_nan=False)
     file: str | None = None
+    speeds: str | None = None
+    network: str | None = None
+    bandwidth: str | None = None
+    availability: str | None = None
+    start_hour: NotNegative | None = None
+    speedup: Positive = 1.0
     latency: str | None = None
     dropout: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
     drift: NotNegative = 0.0
@@ -128,6 +143,8 @@ class FleetSection(Section):
             return listed_fleet(listed)
         if self.file is not None:
             return read_fleet(Path(self.file))
+        if self.kind == "traces":
+            return self.traced(seed, update_megabytes, 1)[0]
         if self.kind == "phones":
             return Fleet.phones(self.devices, compute=self.compute, update_megabytes=update_megabytes, seed=seed)
         if self.kind == "uniform" and self.high <= self.low:
@@ -138,6 +155,30 @@ class FleetSection(Section):
         if self.kind == "two-class":
             return Fleet.two_class(self.devices, fast=chosen.pop("compute"), **chosen, seed=seed)
         return Fleet.lognormal(self.devices, **chosen, seed=seed)
+
+    def traced(
+        self, seed: int, update_megabytes: float, layers: int
+    ) -> tuple[Fleet, Links | None, Availability | None]:
+        """Return the mean speeds and uploads of measured devices, their uplinks, and when they are available.
+
+        A step of the model takes as long as the measured one; speeds and uploads without a file are lognormal.
+        """
+        if not (self.speeds or self.bandwidth or self.availability):
+            raise ConfigError('fleet.kind = "traces" needs fleet.speeds, fleet.bandwidth or fleet.availability')
+        spread = {key: getattr(self, key) for key in FLEET_KEYS["lognormal"]}
+        fleet, links, availability = Fleet.lognormal(self.devices, **spread, seed=seed), None, None
+        if self.speeds:
+            fixed, per_sample = read_speeds(Path(self.speeds), self.network)
+            row = deal(per_sample.size, self.devices, seed, "speeds")
+            fleet = replace(fleet, compute=layers / per_sample[row], overhead=(fixed / per_sample)[row])
+        if self.bandwidth:
+            links = Links.dealt(read_bandwidth(Path(self.bandwidth)), self.devices, seed)
+            fleet = replace(fleet, upload=8.0 * update_megabytes / links.mean_rate)
+        if self.availability:
+            begin = None if self.start_hour is None else 3600.0 * self.start_hour
+            schedules = read_availability(Path(self.availability))
+            availability = Availability.dealt(schedules, self.devices, seed, begin, self.speedup)
+        return fleet, links, availability
 
 
 class LatencySection(Section):
@@ -251,7 +292,7 @@ class RunFile(Section):
         """Return the SHA-256 of the files and modules that this configuration names."""
         from adelfl.strategies import code_of
 
-        files = [self.data.file, self.fleet.file, self.latency.trace]
+        files = [getattr(getattr(self, section), key) for section, key in _PATHS if key != "data_dir"]
         own = (self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency)
         paths = [*own, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
@@ -310,9 +351,6 @@ def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[st
 
 def _keys(changes: Sequence[str]) -> list[str]:
     return [change.partition("=")[0].strip() for change in changes]
-
-
-_PATHS = (("data", "data_dir"), ("data", "file"), ("fleet", "file"), ("latency", "trace"))
 
 
 def _make_absolute(values: dict[str, Any]) -> None:

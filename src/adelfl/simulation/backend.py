@@ -22,6 +22,7 @@ from adelfl.data.partition import Partition
 from adelfl.errors import AdelError, ConfigError
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.codec import Uploads
+from adelfl.seeds import rng_for
 from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work, fitted
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
@@ -101,9 +102,14 @@ class Simulated(Backend):
         return self._now
 
     def cohort(self, k: int, size: int | None) -> Ints:
-        """Return all devices, or a random choice in ascending order."""
+        """Return all devices, or a random choice, of those that are available first, in ascending order."""
         N = self._everyone.size
-        return self._everyone if size in (None, N) else draw_cohort(N, size, self.seed, k)
+        if size is None or size == N:
+            return self._everyone
+        if (available := self.world.available(self._everyone, self._now)) is None:
+            return draw_cohort(N, size, self.seed, k)
+        order = rng_for(self.seed, "cohort", k).permutation(N)
+        return np.sort(order[np.argsort(~available[order], kind="stable")][:size])
 
     def dispatch(self, tasks: Tasks, version: int) -> None:
         """Draw how far each device will come, and when that will be known."""

@@ -71,16 +71,17 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     times = layer_times_of(latency, rng, samples / world.speed(devices, now), E * L, L, when)
     finished = np.cumsum(times, axis=1)
     upload = upload_times_of(latency, rng, world.upload[devices] * scale, L, when)
-    whole = upload if upload.ndim == 1 else upload[:, -1]
+    # Of what is finished by then, the upload takes as long as it is large.
+    amounts = upload[:, None] if upload.ndim == 1 else upload[:, np.minimum(np.arange(E * L), L - 1)]
+    sending = world.sending(devices, now + finished, amounts)
+    whole = sending[:, -1]
     ends = finished[:, -1] + whole
     if np.isinf(T):
         length = float(np.where(takes_part, ends, 0.0).max())
         return Work(takes_part * (E * L), length, ends, finished[:, -1], whole)
-    # Of what is finished by then, the upload takes as long as it is large.
-    sending = upload[:, None] if upload.ndim == 1 else upload[:, np.minimum(np.arange(E * L), L - 1)]
     z = np.where(takes_part, (finished <= T - sending).sum(axis=1), 0)
     through = z >= E * L
-    sent = np.take_along_axis(sending, np.maximum(z - 1, 0)[:, None], axis=1)[:, 0] if upload.ndim == 2 else upload
+    sent = np.take_along_axis(sending, np.maximum(z - 1, 0)[:, None], axis=1)[:, 0] if sending.shape[1] > 1 else whole
     seconds = np.where(z > 0, np.where(through, finished[:, -1], T - sent), np.nan)
     early = tasks.early and asked.any() and through[asked].all()
     length = float(ends[asked].max()) if early else T
@@ -96,7 +97,7 @@ def fitted(world: World, tasks: Tasks, number: int, now: float, layers: int) -> 
     latency = of_devices(world.latency, devices)
     times = layer_times_of(latency, rng, np.ones(devices.size), tasks.steps * layers, layers, when)
     upload = upload_times_of(latency, rng, world.upload[devices], layers, when)
-    left = tasks.cutoff - (upload if upload.ndim == 1 else upload[:, -1])
+    left = tasks.cutoff - world.lead(devices, now + tasks.cutoff, upload if upload.ndim == 1 else upload[:, -1])
     fits = np.floor(left * world.speed(devices, now) / times.sum(axis=1) * (1.0 - _ROUNDING) - world.overhead[devices])
     return replace(tasks, batch=np.minimum(tasks.batch, np.clip(fits, 1, None)).astype(np.int64))
 
