@@ -13,8 +13,9 @@ from adelfl.config.build import build_experiment
 from adelfl.config.run import load_run
 from adelfl.durations import Trace
 from adelfl.errors import ConfigError
+from adelfl.fleet import Fleet
 from adelfl.simulation import simulate
-from adelfl.simulation.draws import draw_work, fitted
+from adelfl.simulation.draws import draw_available, draw_work, fitted
 from adelfl.simulation.traced import TracedWorld
 from adelfl.strategies.actions import Tasks
 from adelfl.traces.formats import read_availability, read_bandwidth, read_speeds
@@ -244,6 +245,38 @@ def test_a_device_that_is_not_available_delivers_nothing_and_is_asked_last(files
     rows = []
     simulate(experiment, report=rows.append)
     assert [row.contributors[-1] for row in rows if row.contributors] == [3] * 20  # time is ample, and all are there
+
+
+def test_a_device_that_leaves_before_it_is_done_delivers_nothing(files):
+    changes = [*files, "fleet.devices=8", "fleet.start_hour=0.5", "fleet.speedup=3600", "strategy.name=salf"]
+    experiment = build_experiment(load_run(None, changes))
+    world, L = experiment.world, len(experiment.layers)
+    here = world.available(np.arange(8), 0.0)  # for half an hour, which passes in half a second
+    seen = set()
+    for number in range(10):
+        own = tasks(range(8), 1.4, 200)  # before they are available again
+        always = draw_work(replace(world, availability=None), own, number, 0.0, L)
+        in_time = here & (always.done < 0.5)
+        assert ((draw_work(world, own, number, 0.0, L).z > 0) == in_time).all()
+        seen |= set(in_time[here].tolist())
+    assert seen == {True, False}
+
+
+def test_a_cohort_is_drawn_from_the_available_devices_of_a_large_fleet_and_filled_up_from_a_small_one():
+    schedules = Schedules.of([([(0.0, HOUR)], 10 * HOUR), ([(HOUR, 2 * HOUR)], 10 * HOUR)])
+
+    def world(rows):
+        own = Availability(schedules, np.asarray(rows), begin=0.0)
+        return TracedWorld(Fleet.of(np.ones(len(rows))), 0, 1.0, availability=own)
+
+    large = world([0] * 2_000 + [1] * 18_000)
+    drawn = [draw_available(large, 20_000, 50, 60.0, k) for k in range(20)]
+    assert all((cohort < 2_000).all() and np.unique(cohort).size == 50 for cohort in drawn)
+    mean, error = np.mean(drawn), 2_000 / np.sqrt(12 * 50 * 20)
+    assert abs(mean - 999.5) < 4 * error
+    assert np.array_equal(drawn[3], draw_available(large, 20_000, 50, 60.0, 3))
+    small = draw_available(world([0, 0, 1, 1, 1]), 5, 3, 60.0, 0)
+    assert {0, 1} < set(small.tolist())
 
 
 def test_runs_are_the_same_for_a_seed_and_differ_between_seeds(files):

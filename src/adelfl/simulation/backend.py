@@ -22,8 +22,7 @@ from adelfl.data.partition import Partition
 from adelfl.errors import AdelError, ConfigError
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.codec import Uploads
-from adelfl.seeds import rng_for
-from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work, fitted
+from adelfl.simulation.draws import draw_available, draw_cohort, draw_rows, draw_work, fitted
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
 from adelfl.strategies.rounds import Progress
@@ -106,10 +105,9 @@ class Simulated(Backend):
         N = self._everyone.size
         if size is None or size == N:
             return self._everyone
-        if (available := self.world.available(self._everyone, self._now)) is None:
+        if self.world.available(self._everyone[:0], self._now) is None:
             return draw_cohort(N, size, self.seed, k)
-        order = rng_for(self.seed, "cohort", k).permutation(N)
-        return np.sort(order[np.argsort(~available[order], kind="stable")][:size])
+        return draw_available(self.world, N, size, self._now, k)
 
     def dispatch(self, tasks: Tasks, version: int) -> None:
         """Draw how far each device will come, and when that will be known."""

@@ -27,6 +27,21 @@ def draw_cohort(devices: int, cohort: int | None, seed: int, k: int) -> Ints:
     return np.sort(rng_for(seed, "cohort", k).choice(devices, cohort, replace=False, shuffle=False))
 
 
+def draw_available(world: World, devices: int, cohort: int, now: float, k: int) -> Ints:
+    """Return the devices of the k-th cohort: a random choice of those that are available, and others if they are few.
+
+    It looks at some devices at random, and at more of them as long as too few are available.
+    """
+    looked = min(devices, 4 * cohort)
+    while True:
+        some = rng_for(world.seed, "cohort", k).choice(devices, looked, replace=False)
+        available = world.available(some, now)
+        assert available is not None
+        if looked == devices or np.count_nonzero(available) >= cohort:
+            return np.sort(some[np.argsort(~available, kind="stable")][:cohort])
+        looked = min(devices, 4 * looked)
+
+
 @dataclass(frozen=True, eq=False)
 class Work:
     """What devices will have done of some tasks.
@@ -54,8 +69,8 @@ class Work:
 def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) -> Work:
     """Draw how far each device comes by the cutoff, and when that is known.
 
-    A device that drops out sends nothing, which is not known beforehand. With no cutoff, that is noticed, and it is not
-    waited for.
+    A device that drops out, or is not available when it begins or when it is done, sends nothing, which is not known
+    beforehand. With no cutoff, that is noticed, and it is not waited for.
     """
     L, E, T, devices = layers, tasks.steps, tasks.cutoff, tasks.devices
     asked = tasks.batch > 0
@@ -76,6 +91,8 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     sending = world.sending(devices, now + finished, amounts)
     whole = sending[:, -1]
     ends = finished[:, -1] + whole
+    if (available := world.available(devices, now + np.minimum(ends, T))) is not None:
+        takes_part &= available
     if np.isinf(T):
         length = float(np.where(takes_part, ends, 0.0).max())
         return Work(takes_part * (E * L), length, ends, finished[:, -1], whole)

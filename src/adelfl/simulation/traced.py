@@ -17,8 +17,8 @@ class TracedWorld(World):
     links : Links, optional
         Uplinks; the fleet's upload times are their means.
     availability : Availability, optional
-        Looked up when a task begins: a device that is not available does not answer, and is no part of a cohort as long
-        as others are available.
+        A device that is not available when a task begins or when it is done does not answer. It is no part of a cohort
+        as long as enough others are available.
     """
 
     links: Links | None = None
@@ -32,8 +32,8 @@ class TracedWorld(World):
         """Seconds before a moment at which uploads must begin to be in by then."""
         return amounts if self.links is None else self.links.lead(devices, moment, amounts)
 
-    def available(self, devices: Ints, now: float) -> Bools | None:
-        """Who can be asked at a moment."""
+    def available(self, devices: Ints, now: float | Floats) -> Bools | None:
+        """Who can be asked at a moment, or each at a moment of its own."""
         return None if self.availability is None else self.availability.at(devices, now)
 
     def there(self, devices: Ints, t: int, now: float) -> Bools:

@@ -123,8 +123,8 @@ class World:
         """Seconds before a moment at which uploads must begin to be in by then; ``amounts`` are their means."""
         return amounts
 
-    def available(self, devices: Ints, now: float) -> Bools | None:
-        """Who can be asked at a moment; None if that is not known."""
+    def available(self, devices: Ints, now: float | Floats) -> Bools | None:
+        """Who can be asked at a moment, or each at a moment of its own; None if that is not known."""
         return None
 
     def there(self, devices: Ints, t: int, now: float) -> Bools:

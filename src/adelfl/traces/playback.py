@@ -87,8 +87,8 @@ class Schedules:
         """Share of the time in which each row is available."""
         return np.bincount(self.row, self.ends - self.starts, self.length.size) / self.length
 
-    def available(self, rows: Ints, moment: float) -> NDArray[np.bool_]:
-        """Return which rows are available at a moment."""
+    def available(self, rows: Ints, moment: float | Floats) -> NDArray[np.bool_]:
+        """Return which rows are available at a moment, or each at a moment of its own."""
         span = float(self.length.max()) + 1.0  # rows one after the other on one axis, so that one search serves all
         time = moment % self.length[rows]
         place = np.searchsorted(self.row * span + self.starts, rows * span + time, side="right") - 1
@@ -117,6 +117,6 @@ class Availability:
             begin = float(rng_for(seed, "traces", "begin").random() * schedules.length.max())
         return cls(schedules, useful[deal(useful.size, devices, seed, "availability")], begin, speedup)
 
-    def at(self, devices: Ints, now: float) -> NDArray[np.bool_]:
+    def at(self, devices: Ints, now: float | Floats) -> NDArray[np.bool_]:
         """Return who is available at a moment of the run."""
         return self.schedules.available(self.row[devices], self.begin + now * self.speedup)
