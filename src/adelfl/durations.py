@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -70,7 +68,7 @@ class Law:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A measured bandwidth, repeated for ever; an upload begins at a random moment of it."""
+    """A measured bandwidth, repeated for ever."""
 
     seconds: Floats
     rate: Floats
@@ -80,22 +78,6 @@ class Trace:
         rising = self.seconds.ndim == 1 and self.seconds.size >= 2 and bool(np.all(np.diff(self.seconds) > 0))
         if not (rising and self.rate.shape == self.seconds.shape and np.all(self.rate >= 0) and np.any(self.rate > 0)):
             raise ConfigError("a bandwidth trace needs two or more rising moments, each with a rate of zero or more")
-
-    @classmethod
-    def from_csv(cls, path: str | Path) -> Trace:
-        """Read the columns seconds and rate."""
-        try:
-            with open(path, newline="", encoding="utf-8-sig") as file:
-                reader = csv.DictReader(file)
-                names = list(reader.fieldnames or ())
-                if twice := [name for name in names if names.count(name) > 1]:
-                    raise ConfigError(f"column {twice[0]!r} is there twice; name each column once")
-                rows = list(reader)
-            return cls(*(np.array([float(row[key]) for row in rows]) for key in ("seconds", "rate")))
-        except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{path}: must be a CSV file with the columns seconds and rate ({error})") from None
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
 
     @cached_property
     def _sent(self) -> tuple[Floats, Floats]:

@@ -184,7 +184,7 @@ MISTAKES = {
     "depth of zero": ("training.depth=0", "training.depth: must be greater than 0"),
     "wrong kind": (
         "fleet.kind=fast",
-        "fleet.kind: must be 'lognormal', 'uniform', 'two-class', 'phones', 'listed' or 'traces'",
+        "fleet.kind: must be 'lognormal', 'uniform', 'two-class', 'phones' or 'traces'",
     ),
     "wrong engine": ("engine.name=quick", "engine.name: must be 'auto', 'fused', 'stacked' or 'loop'"),
     "wrong norm": ("model.norm=layer", "model.norm: must be 'none', 'group' or 'batch'"),
@@ -217,7 +217,6 @@ MISTAKES = {
     "layers that leave some out": ("model.layers=[['dense1'], ['dense2']]", "is in no entry"),
     "cohort larger than the fleet": ("training.cohort=31", "training.cohort: must be at most the fleet's 30"),
     "no such file": ("fleet.file=none.csv", "none.csv"),
-    "an empty list of devices": ("fleet.kind=listed", "the fleet is empty"),
     "no data there": ("data.data_dir=/nonexistent", "is not a folder"),
 }
 
@@ -416,7 +415,6 @@ IDLE = {
     "latency.spread=0.3": (),
     "latency.samples=[1.0, 2.0]": ("latency.law=gamma",),
     "latency.upload_spread=0.3": (),
-    "latency.upload_law=gamma": ("latency.trace=t.csv",),
     "latency.forward=1.0": ("fleet.latency=m:L",),
 }
 

@@ -120,6 +120,22 @@ def test_steady_uplinks_are_read_in_kilobytes(tmp_path):
     assert read_bandwidth(path)[0].mean_rate == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trace,seconds,speed\n0,0,1\n0,1,2\n",
+        "trace,seconds,Mbps\n0,1,1\n0,0,1\n",
+        "trace,seconds,Mbps\n0,0,x\n0,1,1\n",
+        "trace,seconds,Mbps\n0,0,1\n",
+        "trace,seconds,Mbps\n0,0,0\n0,1,0\n",
+    ],
+)
+def test_a_bandwidth_that_cannot_be_is_refused(tmp_path, text):
+    path = write(tmp_path / "trace.csv", text)
+    with pytest.raises(ConfigError, match=r"trace\.csv: "):
+        read_bandwidth(path)
+
+
 MISTAKES = {
     "network": ("fleet.network=tiny", "fleet.network must be one of large, small, not 'tiny'"),
     "no file": ("fleet.speeds='none.csv'", "none.csv: cannot be read as step times .No such file"),

@@ -116,7 +116,7 @@ def _fleet(config: RunFile, megabytes: float, layers: int, devices: int) -> tupl
 
 def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
     """Return the latency model: the paper's, that of [latency], or a user's."""
-    from adelfl.latency import Exponential, Latency, Law, Trace
+    from adelfl.latency import Exponential, Latency, Law
     from adelfl.training.layers import layer_costs, layer_sizes
 
     section = config.latency
@@ -130,10 +130,10 @@ def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], datas
         import torch
 
         costs = layer_costs(model, layers, torch.from_numpy(dataset.x_train[:1])) if costs == "flops" else []
-    upload = Trace.from_csv(section.trace) if section.trace else Law(section.upload_law, section.upload_spread)
     law = Law(section.law, section.spread, tuple(section.samples))
+    upload = Law(section.upload_law, section.upload_spread)
     shares = tuple(layer_sizes(model, layers)) if section.upload_by_layers else ()
-    plain = law.name == "exponential" and isinstance(upload, Law) and upload.name == "constant"
+    plain = law.name == "exponential" and upload.name == "constant"
     if plain and not costs and not section.forward and not shares:
         return Exponential()
     return Latency(law, tuple(costs), section.forward, upload, shares)

@@ -15,7 +15,6 @@ FLEET_KEYS = {
     "uniform": {"low", "high", "upload"},
     "two-class": {"compute", "slow", "slow_share", "upload"},
     "phones": {"compute"},
-    "listed": set(),
     "traces": {"speeds", "network", "bandwidth", "availability", "start_hour", "speedup"}
     | {"compute", "sigma", "upload", "upload_sigma"},
 }
@@ -71,9 +70,8 @@ def _idle(config: RunFile) -> Iterator[_Idle]:
         yield "fleet", {"devices"}, reason, ("data.file", "data.partition")
     used, kind = {"kind", "devices"} | FLEET_KEYS[fleet.kind], f'kind = "{fleet.kind}"'
     causes: tuple[str, ...] = ("fleet.kind",)
-    if config.device or fleet.kind == "listed":
-        used, kind = {"kind"} if fleet.kind == "listed" else set(), "a fleet of [[device]] entries"
-        causes = () if config.device else causes
+    if config.device:
+        used, kind, causes = set(), "a fleet of [[device]] entries", ()
     elif fleet.file:
         used, kind, causes = {"file"}, "a fleet from a file", ("fleet.file",)
     if fleet.kind == "traces":
@@ -86,10 +84,7 @@ def _idle(config: RunFile) -> Iterator[_Idle]:
         return
     keys = {key for key, users in LAW_KEYS.items() if latency.law not in users}
     yield "latency", keys, f'law = "{latency.law}" does not use it', ("latency.law",)
-    if latency.trace:
-        reason = "uploads follow latency.trace, which does not use it"
-        yield "latency", {"upload_law", "upload_spread"}, reason, ("latency.trace",)
-    elif latency.upload_law not in LAW_KEYS["spread"]:
+    if latency.upload_law not in LAW_KEYS["spread"]:
         reason = f'upload_law = "{latency.upload_law}" does not use it'
         yield "latency", {"upload_spread"}, reason, ("latency.upload_law",)
 

@@ -42,7 +42,7 @@ from adelfl.traces.formats import read_availability, read_bandwidth, read_speeds
 from adelfl.traces.playback import Availability, Links, deal
 
 _PATHS = (
-    *(("data", "data_dir"), ("data", "file"), ("fleet", "file"), ("latency", "trace")),
+    *(("data", "data_dir"), ("data", "file"), ("fleet", "file")),
     *(("fleet", "speeds"), ("fleet", "bandwidth"), ("fleet", "availability")),
 )
 """Keys that name files and folders."""
@@ -110,7 +110,7 @@ class ModelSection(Section):
 class FleetSection(Section):
     """[fleet]."""
 
-    kind: Literal["lognormal", "uniform", "two-class", "phones", "listed", "traces"] = "lognormal"
+    kind: Literal["lognormal", "uniform", "two-class", "phones", "traces"] = "lognormal"
     devices: int = Field(default=30, ge=2, le=MAX_DEVICES)
     compute: Positive = 16.0
     sigma: LogDeviation = 0.5
@@ -139,7 +139,7 @@ class FleetSection(Section):
         """Return the fleet; ``listed`` are the [[device]] entries, ``devices`` the number that the data ask for."""
         if devices is not None:
             return self.model_copy(update={"devices": devices}).build(listed, seed, update_megabytes)
-        if listed or self.kind == "listed":
+        if listed:
             return listed_fleet(listed)
         if self.file is not None:
             return read_fleet(Path(self.file))
@@ -192,7 +192,6 @@ class LatencySection(Section):
     upload_law: Literal["exponential", "constant", "shifted", "gamma", "lognormal"] = "constant"
     upload_spread: Positive = 0.5
     upload_by_layers: bool = False
-    trace: str | None = None
     known: bool = True
 
 

@@ -94,7 +94,7 @@ def read_bandwidth(path: Path) -> tuple[Trace, ...]:
         traces: dict[str, list[tuple[float, float]]] = {}
         for row in rows:
             traces.setdefault(row["trace"], []).append((float(row["seconds"]), float(row["Mbps"])))
-        return tuple(Trace(*np.array(points).T) for points in traces.values() if len(points) > 1)
+        return tuple(Trace(*np.array(points).T) for points in traces.values())
 
 
 def _steady(rate: float) -> Trace:
