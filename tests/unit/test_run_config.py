@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from adelfl.config.build import build_data, build_experiment
+from adelfl.config.build_fleet import given_fleet
 from adelfl.config.idle import IDLE_IN_MODEL
 from adelfl.config.run import _RATES, RunFile, load_run
 from adelfl.data import Partition, load_dataset
@@ -398,7 +399,7 @@ def test_users_code_that_does_not_fit_is_one_sentence(change, sentence):
 def test_listed_devices_are_the_fleet_and_other_keys_beside_them_are_refused(tmp_path):
     file = tmp_path / "listed.toml"
     file.write_text("[[device]]\ncompute = 9.0\ncount = 4\n")
-    assert load_run(file).fleet.build(load_run(file).device, 0, 1.0).size == 4
+    assert given_fleet(load_run(file)).size == 4
     load_run(file, ["fleet.dropout=0.1"])
     for change in ("fleet.devices=500", "fleet.sigma=0.1", "fleet.file=other.csv"):
         with pytest.raises(ConfigError, match="entries does not use it"):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adelfl.config.build_data import build_data as build_data
 from adelfl.config.build_data import load_data
+from adelfl.config.build_fleet import build_fleet
 from adelfl.config.run import ModelSection, RunFile, TrainingSection
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
@@ -46,7 +47,7 @@ def _build_experiment(config: RunFile) -> Experiment:
     dataset, partition = build_data(config)
     model, layers = _network(config, dataset)
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
-    fleet, traces = _fleet(config, megabytes, len(layers), len(partition))
+    fleet, traces = build_fleet(config, len(partition), len(layers), megabytes)
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(config, model, layers, dataset)
@@ -102,16 +103,6 @@ def _build_experiment(config: RunFile) -> Experiment:
             **traces,
         ),
     )
-
-
-def _fleet(config: RunFile, megabytes: float, layers: int, devices: int) -> tuple[Fleet, dict[str, Any]]:
-    """Return the fleet, and the traces that its world follows, if there are any."""
-    section, seed = config.fleet, config.training.seed
-    if config.device or section.file is not None or section.kind != "traces":
-        return section.build(config.device, seed, megabytes, devices), {}
-    section = section.model_copy(update={"devices": devices})
-    fleet, links, availability = section.traced(seed, megabytes, layers)
-    return fleet, {"links": links, "availability": availability}
 
 
 def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from adelfl.config.build_fleet import given_fleet
 from adelfl.config.run import DataSection, RunFile
 from adelfl.data import Dataset, Partition, by_user, dirichlet, iid, load_dataset, read_users, split_validation
 from adelfl.data.arrays import Ints
@@ -19,8 +20,8 @@ def build_data(config: RunFile) -> tuple[Dataset, Partition]:
     """Return the data set and the partition of its training samples."""
     d, seed = config.data, config.training.seed
     if d.partition in ("iid", "dirichlet"):
-        # The number of devices does not depend on the size of an update.
-        devices = config.fleet.build(config.device, seed, update_megabytes=1.0).size
+        given = given_fleet(config)
+        devices = config.fleet.devices if given is None else given.size
         dataset = load_data(d, d.validation)
         partition = _partition(d, dataset, devices, config.training.batch, seed)
     else:
@@ -77,15 +78,14 @@ def _given_partition(config: RunFile) -> tuple[Dataset, Partition]:
 
     It is a partition of the whole training set, from which ``data.validation`` removes samples; each device keeps one.
     """
-    section, seed = config.data, config.training.seed
-    whole = load_data(section)
+    section, given = config.data, given_fleet(config)
+    whole, devices = load_data(section), config.fleet.devices if given is None else given.size
     if section.partition == "users":
         if whole.users is None:
             raise ConfigError(f'data.partition: {whole.name} has no users; use data.file, or "iid" or "dirichlet"')
         made = by_user(whole.users)
-        devices = config.fleet.build(config.device, seed, 1.0, len(made)).size
+        devices = len(made) if given is None else devices
     else:
-        devices = config.fleet.build(config.device, seed, 1.0).size
         made = call_factory("data.partition", section.partition, whole)
         if not isinstance(made, Partition):
             words = f"data.partition: {section.partition} must return a Partition, or positions for each device"

@@ -6,14 +6,13 @@ import hashlib
 import inspect
 import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from adelfl.config.idle import FLEET_KEYS, refuse_idle
+from adelfl.config.idle import refuse_idle
 from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
@@ -24,22 +23,18 @@ from adelfl.config.sections import (
     Rounds,
     Section,
     first_mistake,
-    listed_fleet,
     parse_toml,
-    read_fleet,
     read_toml,
 )
 from adelfl.data.tables import Split
 from adelfl.errors import ConfigError
-from adelfl.fleet import MAX_DEVICES, Fleet
+from adelfl.fleet import MAX_DEVICES
 from adelfl.latency import LawName
 from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MIN_RUN_BUDGET
 from adelfl.plugins import import_object
 from adelfl.records.summary import MAX_EVALUATIONS
 from adelfl.runtime.codec import CodecName
 from adelfl.runtime.server_step import ServerStepName
-from adelfl.traces.formats import read_availability, read_bandwidth, read_speeds
-from adelfl.traces.playback import Availability, Links, deal
 
 _PATHS = (
     *(("data", "data_dir"), ("data", "file"), ("fleet", "file")),
@@ -89,11 +84,6 @@ class DataSection(Section):
         """Name of the data set, for folders."""
         return self.factory or (self.name if self.file is None else Path(self.file).stem)
 
-    @property
-    def partition_path(self) -> str | None:
-        """Import path of a user's partition, or None."""
-        return self.partition if ":" in self.partition else None
-
 
 class ModelSection(Section):
     """[model]."""
@@ -134,51 +124,6 @@ class FleetSection(Section):
     churn: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)
     misjudged: Positive = 1.0
     misjudged_each: Positive = 1.0
-
-    def build(self, listed: list[DeviceEntry], seed: int, update_megabytes: float, devices: int | None = None) -> Fleet:
-        """Return the fleet; ``listed`` are the [[device]] entries, ``devices`` the number that the data ask for."""
-        if devices is not None:
-            return self.model_copy(update={"devices": devices}).build(listed, seed, update_megabytes)
-        if listed:
-            return listed_fleet(listed)
-        if self.file is not None:
-            return read_fleet(Path(self.file))
-        if self.kind == "traces":
-            return self.traced(seed, update_megabytes, 1)[0]
-        if self.kind == "phones":
-            return Fleet.phones(self.devices, compute=self.compute, update_megabytes=update_megabytes, seed=seed)
-        if self.kind == "uniform" and self.high <= self.low:
-            raise ConfigError(f"fleet.high: must exceed fleet.low = {self.low:g}, not {self.high:g}")
-        chosen: dict[str, Any] = {key: getattr(self, key) for key in FLEET_KEYS[self.kind]}
-        if self.kind == "uniform":
-            return Fleet.uniform(self.devices, **chosen, seed=seed)
-        if self.kind == "two-class":
-            return Fleet.two_class(self.devices, fast=chosen.pop("compute"), **chosen, seed=seed)
-        return Fleet.lognormal(self.devices, **chosen, seed=seed)
-
-    def traced(
-        self, seed: int, update_megabytes: float, layers: int
-    ) -> tuple[Fleet, Links | None, Availability | None]:
-        """Return the mean speeds and uploads of measured devices, their uplinks, and when they are available.
-
-        A step of the model takes as long as the measured one; speeds and uploads without a file are lognormal.
-        """
-        if not (self.speeds or self.bandwidth or self.availability):
-            raise ConfigError('fleet.kind = "traces" needs fleet.speeds, fleet.bandwidth or fleet.availability')
-        spread = {key: getattr(self, key) for key in FLEET_KEYS["lognormal"]}
-        fleet, links, availability = Fleet.lognormal(self.devices, **spread, seed=seed), None, None
-        if self.speeds:
-            fixed, per_sample = read_speeds(Path(self.speeds), self.network)
-            row = deal(per_sample.size, self.devices, seed, "speeds")
-            fleet = replace(fleet, compute=layers / per_sample[row], overhead=(fixed / per_sample)[row])
-        if self.bandwidth:
-            links = Links.dealt(read_bandwidth(Path(self.bandwidth)), self.devices, seed)
-            fleet = replace(fleet, upload=8.0 * update_megabytes / links.mean_rate)
-        if self.availability:
-            begin = None if self.start_hour is None else 3600.0 * self.start_hour
-            schedules = read_availability(Path(self.availability))
-            availability = Availability.dealt(schedules, self.devices, seed, begin, self.speedup)
-        return fleet, links, availability
 
 
 class LatencySection(Section):
@@ -292,7 +237,12 @@ class RunFile(Section):
         from adelfl.strategies import code_of
 
         files = [getattr(getattr(self, section), key) for section, key in _PATHS if key != "data_dir"]
-        own = (self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency)
+        own = (
+            self.data.factory,
+            self.data.partition if ":" in self.data.partition else None,
+            self.model.factory,
+            self.fleet.latency,
+        )
         paths = [*own, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
         return {name: _sha256(name) for name in filter(None, files)}
