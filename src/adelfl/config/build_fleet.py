@@ -54,16 +54,17 @@ def _measured(
     if not (section.speeds or section.bandwidth or section.availability):
         raise ConfigError('fleet.kind = "traces" needs fleet.speeds, fleet.bandwidth or fleet.availability')
     spread = {key: getattr(section, key) for key in FLEET_KEYS["lognormal"]}
-    fleet, traces = Fleet.lognormal(devices, **spread, seed=seed), {"links": None, "availability": None}
+    fleet = Fleet.lognormal(devices, **spread, seed=seed)
+    traces: dict[str, Any] = {"links": None, "availability": None}
     if section.speeds:
         fixed, per_sample = read_speeds(Path(section.speeds), section.network)
         row = deal(per_sample.size, devices, seed, "speeds")
         fleet = replace(fleet, compute=layers / per_sample[row], overhead=(fixed / per_sample)[row])
     if section.bandwidth:
         links = Links.dealt(read_bandwidth(Path(section.bandwidth)), devices, seed)
-        fleet, traces = replace(fleet, upload=8.0 * megabytes / links.mean_rate), traces | {"links": links}
+        fleet, traces["links"] = replace(fleet, upload=8.0 * megabytes / links.mean_rate), links
     if section.availability:
         begin = None if section.start_hour is None else 3600.0 * section.start_hour
         schedules = read_availability(Path(section.availability))
-        traces |= {"availability": Availability.dealt(schedules, devices, seed, begin, section.speedup)}
+        traces["availability"] = Availability.dealt(schedules, devices, seed, begin, section.speedup)
     return fleet, traces

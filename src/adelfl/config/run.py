@@ -237,13 +237,8 @@ class RunFile(Section):
         from adelfl.strategies import code_of
 
         files = [getattr(getattr(self, section), key) for section, key in _PATHS if key != "data_dir"]
-        own = (
-            self.data.factory,
-            self.data.partition if ":" in self.data.partition else None,
-            self.model.factory,
-            self.fleet.latency,
-        )
-        paths = [*own, code_of(self.strategy.name)]
+        partition = self.data.partition if ":" in self.data.partition else None
+        paths = [self.data.factory, partition, self.model.factory, self.fleet.latency, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
         return {name: _sha256(name) for name in filter(None, files)}
 
