@@ -29,7 +29,16 @@ from support.small_worlds import sets, typed
 REPO = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"]
 PAGES += sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs").rglob("*.md"))
-SCRIPTS = ["compare_methods", "my_model_and_data", "natural_users", "my_latency", "sign_codec", "clipped_step"]
+SCRIPTS = [
+    "compare_methods",
+    "my_model_and_data",
+    "own_partition",
+    "natural_users",
+    "traced_phones",
+    "my_latency",
+    "sign_codec",
+    "clipped_step",
+]
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -238,7 +247,9 @@ def test_a_pass_is_truncated_as_shown(capsys):
         ("codec", "sign_codec.py"),
         ("server-step", "clipped_step.py"),
         ("model-and-data", "my_model_and_data.py"),
-        ("model-and-data", "natural_users.py"),
+        ("model-and-data", "own_partition.py"),
+        ("users", "natural_users.py"),
+        ("traces", "traced_phones.py"),
     ],
 )
 def test_the_code_of_how_to_pages_is_that_of_the_examples(page, example):
