@@ -105,9 +105,7 @@ def test_a_round_shortens_by_what_the_codec_saves_of_the_upload(codec, share):
     lengths = [run(replace(slow, codec=c)).rows[1].deadline for c in ("none", codec)]
     exactly = find_codec(codec).relative_size(dict(slow.model.named_parameters()))
     assert lengths[1] == pytest.approx(exactly * lengths[0], rel=1e-6)
-    assert exactly == pytest.approx(
-        share, rel=0.05, abs=0.02
-    )  # each parameter has entries, bytes and scales of its own
+    assert share <= exactly <= 1.05 * share + 0.03  # a scale for each of some small parameters, and whole bytes
     assert lengths[0] == pytest.approx(8.0)
 
 

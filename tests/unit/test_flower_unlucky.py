@@ -206,7 +206,7 @@ def test_no_messages_pile_up_at_a_node_that_was_away():
 
     def look(number, _):
         sent = s.run.backend.exchange._open.values()
-        waiting.append((world.clock.now(), sum(message.node == 4 for message in sent)))
+        waiting.append((world.clock.now(), sum(node == 4 for node, _ in sent)))
 
     s.start(world, arrays(), num_rounds=2000, evaluate_fn=look)
     assert max(count for _, count in waiting) <= 4
