@@ -155,6 +155,8 @@ def test_shell_blocks_name_commands_and_options_that_exist(page):
             load_run(None, [value for flag, value in pairwise(rest) if flag == "--set"])
         elif program == "make":
             assert rest[0] in targets, words
+        elif program == "cd":
+            assert (REPO / rest[0]).is_dir(), words
         elif program == "python":
             assert (REPO / rest[0]).is_file(), words
         elif program == "pytest":
@@ -290,7 +292,7 @@ def test_the_plan_file_page_lists_the_planners_defaults():
 def test_the_reference_lists_every_command():
     text = (REPO / "docs/reference/index.md").read_text(encoding="utf-8")
     for command in app.registered_commands:
-        name = command.name or command.callback.__name__
+        name = command.name or command.callback.__name__.replace("_", "-")
         assert f"| `adelfl {name}` |" in text, name
 
 
