@@ -90,6 +90,7 @@ class Simulated(Backend):
         self._now = 0.0
         self._heap: list[tuple[float, int, Arrivals]] = []
         self._order, self._numbers = count(), count()
+        self._held = partition.sizes
         self._everyone = np.arange(len(partition))
         self._everyone.flags.writeable = False
         self._draws_masks = draws_numbers(learner.model, learner.samples.x[:2])
@@ -145,7 +146,7 @@ class Simulated(Backend):
         """Cut batches to what each device holds, unless they may repeat samples; refuse what cannot be drawn."""
         batch = tasks.batch
         if not self.oversample:
-            batch = np.minimum(batch, self.partition.sizes[tasks.devices]).astype(np.int64)
+            batch = np.minimum(batch, self._held[tasks.devices]).astype(np.int64)
             if not np.array_equal(batch, tasks.batch):
                 tasks = replace(tasks, batch=batch)
         most = int(batch.max(initial=0))
