@@ -41,7 +41,7 @@ def main() -> None:
     plain = ad.build_experiment(ad.load_run(None, changes))
     for codec in (find_codec("none"), TopHalf()):
         result = ad.simulate(replace(plain, codec=codec))
-        share = codec.share(dict(plain.model.named_parameters()))
+        share = codec.relative_size(dict(plain.model.named_parameters()))
         print(f"{codec.name}: {share:.0%} of the bytes, {result.depth:.0%} of the layers, {result.final_accuracy:.1%}")
 
 
