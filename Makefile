@@ -50,6 +50,7 @@ bench: $(READY) ## run all benchmarks
 	$(BIN)/python bench/parts.py
 	$(BIN)/python bench/models.py
 	$(BIN)/python bench/simulators.py
+	$(BIN)/python bench/peer_methods.py
 	$(BIN)/python bench/dashboard.py
 
 # Folder with MNIST and CIFAR-10; without it, they are downloaded from the Hugging Face hub.

@@ -8,6 +8,7 @@ import pytest
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Latency, Law
+from adelfl.runtime.run import Record
 from adelfl.simulation import engine
 from adelfl.strategies import find_strategy
 from adelfl.strategies.actions import Arrivals, Joined, Started, Tasks, Timer, View
@@ -70,11 +71,11 @@ def test_adding_changes_without_a_staleness_weight_is_fedbuff_with_a_buffer_of_o
 def test_models_are_mixed_with_the_weights_as_they_are_now():
     """w ← (1 − α) w + α w_u, where w has moved since the device started."""
     setting = setting_of(3, budget=8.0)
-    program = engine._Run(experiment_of("fedasync", setting=setting, options={"mixing": 0.3}), None, None)
+    program = engine._Simulation(experiment_of("fedasync", setting=setting, options={"mixing": 0.3})).run(Record())
     checked = 0
     for step in program.loop.steps():
         (a,) = step.merge.arrivals
-        now = {name: p.detach().clone() for name, p in program.parameters.items()}
+        now = {name: p.detach().clone() for name, p in program.host.parameters().items()}
         then = program.backend.past.kept.get(a.version, now)
         alone = replace(step.merge, A=(np.ones((1, 3)),), of="changes")
         (compute,) = program.backend.prepare([step.merge])
@@ -93,6 +94,21 @@ def test_models_are_mixed_with_the_weights_as_they_are_now():
         if step.version == 12:
             break
     assert checked > 4
+
+
+def test_losses_are_those_of_the_weights_that_devices_started_from():
+    program = engine._Simulation(experiment_of("fedbuff", budget=8.0, options={"buffer": 2})).run(Record())
+    for step in program.loop.steps():
+        asked = replace(step.merge, losses=True)
+        (compute,) = program.backend.prepare([asked])
+        step.computed = compute()
+        losses = step.computed.losses
+        assert losses.shape == (2,)
+        assert losses.mean() == pytest.approx(step.computed.change.loss, rel=0.3)  # a root mean square, and a mean
+        assert losses.mean() >= step.computed.change.loss
+        program._apply(step)
+        if step.version == 6:
+            break
 
 
 def test_the_proximal_term_is_part_of_the_task():

@@ -7,7 +7,8 @@ import torch
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.runtime.controls import Controls
-from adelfl.simulation import simulate
+from adelfl.runtime.run import Record
+from adelfl.simulation import engine, simulate
 from support.plain_fl import plain_rounds
 from support.small_worlds import experiment_of, furthest, run, setting_of
 
@@ -48,13 +49,12 @@ def test_the_first_round_has_no_control_variates_and_is_fedavg_and_later_ones_di
 
 
 def test_control_variates_add_up_to_that_of_the_server_when_all_take_part():
-    experiment = experiment_of("scaffold", setting=setting())
-    from adelfl.simulation import engine
-
-    program = engine._Run(experiment, None, None)
-    program.go(None)
-    for name, c in program.controls.server.items():
-        mean = torch.stack([own[name] for own in program.controls.devices.values()]).mean(dim=0)
+    simulation = engine._Simulation(experiment_of("scaffold", setting=setting()))
+    program = simulation.run(Record())
+    program.go(program.begin())
+    assert len(simulation.controls.devices) == 5
+    for name, c in simulation.controls.server.items():
+        mean = torch.stack([own[name] for own in simulation.controls.devices.values()]).mean(dim=0)
         assert torch.allclose(c, mean, atol=1e-5)
 
 

@@ -207,14 +207,20 @@ class Simulated(Backend):
         self.past.advance()
         versions = {version: self.past.at(version) for version in {a.version for a in merge.arrivals}}
         starts = [versions[a.version] for a in merge.arrivals]
+        losses = None
         with _few_samples(self.past.version):
+            if merge.losses:
+                own = [
+                    losses_of(self.learner.model, self.learner.samples, *one) for one in zip(work, starts, strict=True)
+                ]
+                losses = np.concatenate(own)
             change = self.learner.engine.run_apart(work, starts)
         if any(w.contributes.any() for w in work):
             change = _checked(change, self.past.version, max(w.eta for w in work))
             if merge.of == "models":
                 self._from_models(work, starts, change.parameters)
         self.past.release(merge.arrivals)
-        return Computed(change if change.parameters else None)
+        return Computed(change if change.parameters else None, None, losses)
 
     def _from_models(self, work: list[RoundWork], starts: list[Mapping[str, Tensor]], total: dict[str, Tensor]) -> None:
         """Turn sums of A (w_u − start) into sums of A (w_u − w), in place."""

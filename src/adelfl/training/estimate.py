@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 
@@ -119,10 +120,13 @@ def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work:
 
 
 @torch.no_grad()
-def losses_of(model: nn.Module, samples: Samples, work: RoundWork) -> Floats:
-    """Return √(mean square loss) of each device over its first batch, at the model's weights; NaN where z is 0."""
+def losses_of(model: nn.Module, samples: Samples, work: RoundWork, start: Mapping[str, Tensor] | None = None) -> Floats:
+    """Return √(mean square loss) of each device over its first batch, before it trains; NaN where z is 0.
+
+    Devices start from the model's weights, unless others are given.
+    """
     call, starts = Stateless(model), work.starts
-    weights = {name: p.detach() for name, p in model.named_parameters()}
+    weights = {name: p.detach() for name, p in model.named_parameters()} | dict(start or {})
     losses = np.full(work.sizes.size, np.nan)
     for u in np.flatnonzero(work.progress.z > 0).tolist():
         x, y = samples.take(work.rows[0][starts[u] : starts[u + 1]])
