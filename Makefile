@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs flower-demo test test-slow lint bench reproduce clean help
+.PHONY: demo dist docs flower-demo test test-slow lint bench reproduce clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY) ## compare seven straggler methods on bundled data under a short time budget
-	@$(BIN)/adelfl compare --fresh --jobs 2 --out runs/demo --plot demo.png --open
+	@$(BIN)/adelfl compare --fresh --jobs 2 --out runs/demo --plot demo.png
 
 flower-demo: $(READY) ## run FedAvg, drop and ADEL-FL on a real Flower deployment with TLS and one slow node (9 minutes)
 	@$(BIN)/python examples/flower/demo.py
@@ -37,7 +37,10 @@ test-slow: $(READY) ## run the slow tests (minutes)
 	$(BIN)/python -m pytest -m slow
 
 docs: $(READY) ## build the documentation; open site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+dist: $(READY) ## build the wheel and the source distribution into dist/
+	$(BIN)/python -m build --outdir dist
 
 bench: $(READY) ## run all benchmarks
 	$(BIN)/python bench/startup.py
@@ -56,4 +59,4 @@ reproduce: $(READY) ## reproduce the paper's experiments at cpu scale (hours; co
 	$(if $(ADELFL_DATA),ADELFL_DATA='$(ADELFL_DATA)') $(BIN)/adelfl reproduce all --out docs/results --page docs/reproduction.md
 
 clean: ## remove .venv, caches and built files
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.png site .bench-envs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.png dist site .bench-envs

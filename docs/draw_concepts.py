@@ -225,7 +225,7 @@ def draw_plans() -> Figure:
 def draw_replanning(seeds: int = 5) -> Figure:
     """Draw plans with and without replanning for a fleet that is three times slower than assumed."""
     misjudged = "fleet.misjudged=3.0"
-    variants = (("replanned after every round", "true", BLUE), ("planned once", "false", ORANGE))
+    variants = (("replanned", "true", BLUE), ("planned once", "false", ORANGE))
     with matplotlib.rc_context(RC):
         fig = figure(10.0, 3.3)
         left, right = fig.subplots(1, 2)

@@ -43,7 +43,7 @@ class Adelfl:
         """Simulate and record a number of rounds from the initial weights, or about as many merges of FedBuff."""
         from adelfl import ConstantRate, Fleet
         from adelfl.planner import Problem
-        from adelfl.records.writer import RunWriter
+        from adelfl.runtime.run import Record
         from adelfl.simulation import Experiment, simulate
         from adelfl.simulation.recording import describe
         from adelfl.strategies.base import Strategy
@@ -64,8 +64,7 @@ class Adelfl:
             self.dataset, self.partition, self.model, self.layers, strategy, seed=SEED, evaluations=1
         )
         self.runs += 1
-        with RunWriter.create(self._last_run(), describe(experiment, {}, {})) as writer:
-            return simulate(experiment, writer).rounds
+        return simulate(experiment, Record(self._last_run(), describe(experiment, {}, {}))).rounds
 
     def weights(self) -> list[measure.Floats]:
         """Return the final weights of the last run, from its record."""

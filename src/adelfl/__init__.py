@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from adelfl.simulation import simulate as simulate
     from adelfl.strategies import Strategy as Strategy
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "AdelError": "adelfl.errors",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from adelfl.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 LAWS = ("exponential", "shifted exponential", "gamma", "lognormal")
 
@@ -26,16 +23,11 @@ class FittedLaw:
     log_likelihood: float
     distance: float
     """Kolmogorov–Smirnov distance between measured and fitted distribution."""
-    _frozen: Any = field(repr=False, compare=False)
 
     @property
     def aic(self) -> float:
         """Akaike's criterion, 2k − 2 log likelihood; smaller is better."""
         return 2.0 * len(self.parameters) - 2.0 * self.log_likelihood
-
-    def quantile(self, share: ArrayLike) -> Floats:
-        """Return the time by which a share of layers is finished."""
-        return np.asarray(self._frozen.ppf(share), dtype=np.float64)
 
 
 def fit_laws(times: ArrayLike) -> list[FittedLaw]:
@@ -54,5 +46,5 @@ def fit_laws(times: ArrayLike) -> list[FittedLaw]:
         ("lognormal", {"median": median, "sigma": sigma}, stats.lognorm(sigma, scale=median)),
     ):
         distance = float(stats.ks_1samp(t, frozen.cdf).statistic)
-        laws.append(FittedLaw(name, parameters, float(frozen.logpdf(t).sum()), distance, frozen))
+        laws.append(FittedLaw(name, parameters, float(frozen.logpdf(t).sum()), distance))
     return sorted(laws, key=lambda law: law.aic)

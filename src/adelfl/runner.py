@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import multiprocessing
@@ -10,7 +9,6 @@ import os
 import re
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,27 +16,25 @@ from dataclasses import dataclass
 from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Empty
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from adelfl.atomic import RunFinishedError
 from adelfl.config.build import build_experiment
 from adelfl.config.run import RunFile, parse_value
 from adelfl.config.sections import first_mistake
-from adelfl.errors import AdelError, ConfigError, MissingExtraError
-from adelfl.plugins import in_words, users_code
+from adelfl.errors import AdelError, ConfigError
+from adelfl.plugins import users_code
 from adelfl.process import settle
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row, RunInfo, RunResult
-from adelfl.records.writer import Checkpoint, RunWriter, discard, versions
+from adelfl.records.writer import discard, versions
+from adelfl.runtime.run import Record, is_disk_error
 
 if TYPE_CHECKING:
     from adelfl.simulation import Experiment
 
 Report = Callable[["Job", Row], None]
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # full, or not writable
 
 
 @dataclass(frozen=True)
@@ -79,18 +75,14 @@ def build_checked(run_file: RunFile) -> Experiment:
     settle(run_file.engine.threads)
     experiment = build_experiment(run_file)
     with users_code("this experiment cannot begin"):
-        if experiment.engine == "flower":
-            _scale().check_start_on_flower(experiment)
-        else:
-            check_start(experiment)
+        check_start(experiment)
     return experiment
 
 
 def start(run_file: RunFile, folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
     """Run an experiment into a new folder, and return its result."""
     experiment = build_checked(run_file)
-    with RunWriter.create(folder, describe(run_file, experiment)) as writer:
-        return _simulate(run_file, experiment, writer, None, report)
+    return _simulate(experiment, Record(folder, describe(run_file, experiment)), report)
 
 
 def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
@@ -101,22 +93,21 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
     if record.result is not None:
         return record.result
     if record.info.clock == "real":
-        raise ConfigError(f"{folder}: this run was made on Flower; it goes on when its ServerApp is started again")
+        raise ConfigError(f"{folder}: this run was made on Flower; start its ServerApp again to continue it")
     if record.info.made_by == MADE_BY:
         raise ConfigError(
-            f"{folder}: this run was begun in Python; it goes on when simulate(experiment, record=...) is called again"
+            f"{folder}: this run was started in Python; call simulate(experiment, record=...) again to continue it"
         )
     run_file = _config_of(record.info, folder)
     settle(run_file.engine.threads)
     experiment = build_experiment(run_file)
-    if changed := first_difference(record.info, describe(run_file, experiment), ("config",)):
-        raise ConfigError(f"{folder}: its {changed} would not be the same today; start this run over")
-    try:
-        writer, checkpoint = RunWriter.reopen(folder)
-    except RunFinishedError:
-        return resume(folder)
-    with writer:
-        return _simulate(run_file, experiment, writer, checkpoint, report)
+    now = describe(run_file, experiment)
+
+    def check(then: RunRecord) -> None:
+        if changed := first_difference(then.info, now, ("config",)):
+            raise ConfigError(f"{folder}: its {changed} has changed since the run was started; start a new run")
+
+    return _simulate(experiment, Record.open(folder, now, check), report)
 
 
 def _config_of(info: RunInfo, folder: Path) -> RunFile:
@@ -127,40 +118,18 @@ def _config_of(info: RunInfo, folder: Path) -> RunFile:
         raise ConfigError(f"{folder}: run.json, config.{first_mistake(RunFile, error)}") from None
 
 
-def _simulate(
-    run_file: RunFile,
-    experiment: Experiment,
-    writer: RunWriter,
-    checkpoint: Checkpoint | None,
-    report: Callable[[Row], None] | None,
-) -> RunResult:
+def _simulate(experiment: Experiment, record: Record, report: Callable[[Row], None] | None) -> RunResult:
     from adelfl.simulation import simulate
 
     try:
-        if experiment.engine == "flower":
-            result: RunResult = _scale().simulate_on_flower(run_file, experiment, writer, checkpoint, report)
-            return result
-        return simulate(experiment, writer, checkpoint, report)
-    except AdelError as error:
-        writer.fail(str(error))
+        with record:
+            return simulate(experiment, record, report)
+    except AdelError:
         raise
     except (Exception, SystemExit) as error:  # in user code or in adelfl
-        if isinstance(error, OSError) and error.errno in _DISK:  # the record stays valid
-            raise AdelError(f"{writer.folder}: cannot be written ({error.strerror}); adelfl resume goes on") from None
-        sentence = f"{writer.folder}: {in_words(error)}; failed.json there has the traceback"
-        writer.fail(sentence, traceback.format_exc())
-        raise AdelError(sentence) from error
-
-
-def _scale() -> ModuleType:
-    """Import the module that needs Flower."""
-    try:
-        from adelfl.flower import scale
-    except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] != "flwr":
-            raise
-        raise MissingExtraError("flwr", "scale") from None
-    return scale
+        if isinstance(error, OSError) and is_disk_error(error):  # the record stays valid
+            raise AdelError(f"{record.folder}: cannot be written ({error.strerror}); resume it later") from None
+        raise AdelError(record.failure) from error
 
 
 def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:

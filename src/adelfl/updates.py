@@ -12,9 +12,9 @@ import io
 import math
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,7 @@ class Reason(StrEnum):
     no_content = "no content"
     unreadable = "unreadable"
     oversize = "oversize"
-    unselected = "unselected sender"
-    duplicate = "duplicate"
     other_round = "other round"
-    late = "late"
     bad_weight = "bad weight"
     bad_depth = "bad depth"
     unknown_parameter = "unknown parameter"
@@ -54,28 +51,6 @@ class UpdateRejected(AdelError):
 
     def __reduce__(self) -> tuple[type[Self], tuple[Reason, str]]:
         return type(self), (self.reason, self.sentence)
-
-
-@dataclass(frozen=True, eq=False)
-class Update:
-    """A reply that passed.
-
-    Attributes
-    ----------
-    node : int
-        Who sent it.
-    depth : int
-        How many layers it has, counted from the last.
-    changes : dict of str to ndarray
-        w_u − w of the parameters of those layers.
-    examples : int
-        How many samples it is worth.
-    """
-
-    node: int
-    depth: int
-    changes: dict[str, Array] = field(repr=False)
-    examples: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +125,8 @@ def read_array(data: bytes, limit: int) -> Array:
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, dtype = read(stream)
-    except Exception as trouble:  # a header is Python source to numpy's parser, which may raise anything on it
-        raise UpdateRejected(Reason.unreadable, f"no array's header ({type(trouble).__name__})") from None
+    except Exception as error:  # a header is Python source to numpy's parser, which may raise anything on it
+        raise UpdateRejected(Reason.unreadable, f"no array's header ({type(error).__name__})") from None
     if dtype.hasobject or dtype.itemsize == 0 or any(side < 0 for side in shape):
         raise UpdateRejected(Reason.unreadable, f"an array of {dtype} and shape {shape}")
     size = math.prod(shape) * dtype.itemsize
@@ -160,105 +135,57 @@ def read_array(data: bytes, limit: int) -> Array:
     body = data[stream.tell() :]
     if len(body) != size:
         raise UpdateRejected(Reason.unreadable, f"{len(body)} bytes of data where the header says {size}")
-    found = np.frombuffer(body, dtype=dtype)
-    return found.reshape(shape[::-1]).T if fortran else found.reshape(shape)
+    values = np.frombuffer(body, dtype=dtype)
+    return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
 
 
-class Gate:
-    """Lets a round's replies in, or says why not.
+def admit(
+    shape: Shape, round: int, claimed: object, changes: Mapping[str, Array | bytes], examples: object
+) -> tuple[int, dict[str, Array]]:
+    """Check one reply; return how many layers it has, from the last on, and the changes of their parameters.
 
     Parameters
     ----------
     shape : Shape
-        What updates look like.
+        Layers and parameters of the model.
     round : int
-        The round that is going on.
-    selected : iterable of int
-        Who was asked.
-    deadline : float
-        Seconds after the round's start by which replies count.
-    norm_limit : float
-        k: an update is out of line if the norm of one of its layers exceeds k times the median of that layer's norms in
-        the round; infinite to let everything through. Needs three updates with that layer.
+        The round that the sender was asked for.
+    claimed, examples : object
+        Round and number of samples that the reply names; anything, since it is unchecked.
+    changes : mapping of str to ndarray or bytes
+        Arrays, or files as numpy.save writes them.
+
+    Raises
+    ------
+    UpdateRejected
+        With a reason.
     """
+    if not _is_whole(claimed) or claimed != round:
+        raise UpdateRejected(Reason.other_round, f"it says round {_shown(claimed)}; this is round {round}")
+    if not _is_whole(examples) or not 1 <= examples <= 2**53:  # type: ignore[operator]
+        raise UpdateRejected(Reason.bad_weight, f"it is worth {_shown(examples)} samples")
+    return shape.depth(changes), {name: shape.checked(name, value) for name, value in changes.items()}
 
-    def __init__(
-        self, shape: Shape, round: int, selected: Iterable[int], deadline: float = math.inf, norm_limit: float = 10.0
-    ) -> None:
-        if not norm_limit > 1:
-            raise ConfigError(f"norm_limit must exceed 1, not {norm_limit:g}")
-        self.shape, self.round, self.deadline, self.norm_limit = shape, round, deadline, norm_limit
-        self.selected = frozenset(selected)
-        self.seen: set[int] = set()
 
-    def admit(
-        self,
-        node: int,
-        round: object,
-        changes: Mapping[str, Array | bytes],
-        examples: object,
-        arrived: float,
-    ) -> Update:
-        """Check one reply.
+def out_of_line(shape: Shape, updates: Sequence[Mapping[str, Array]], limit: float) -> dict[int, UpdateRejected]:
+    """Find updates whose norm is out of line, by their position.
 
-        Parameters
-        ----------
-        node : int
-            Who sent it, as the transport says.
-        round, examples : object
-            What the reply says; anything, since nobody has looked at it yet.
-        changes : mapping of str to ndarray or bytes
-            Arrays, or files as numpy.save writes them.
-        arrived : float
-            Seconds after the round's start.
-
-        Raises
-        ------
-        UpdateRejected
-            With a reason.
-        """
-        if node not in self.selected:
-            raise UpdateRejected(Reason.unselected, f"node {node} was not asked in round {self.round}")
-        if node in self.seen:
-            raise UpdateRejected(Reason.duplicate, f"node {node} has replied in round {self.round} already")
-        if not _is_whole(round) or round != self.round:
-            raise UpdateRejected(Reason.other_round, f"it says round {_shown(round)}; this is round {self.round}")
-        if not arrived <= self.deadline:
-            raise UpdateRejected(
-                Reason.late, f"{arrived:.3f} s after the start; the round closed at {self.deadline:.3f} s"
-            )
-        if not _is_whole(examples) or not 1 <= examples <= 2**53:  # type: ignore[operator]
-            raise UpdateRejected(Reason.bad_weight, f"it is worth {_shown(examples)} samples")
-        depth = self.shape.depth(changes)
-        checked = {name: self.shape.checked(name, value) for name, value in changes.items()}
-        self.seen.add(node)
-        return Update(node, depth, checked, int(examples))  # type: ignore[call-overload]
-
-    def in_line(self, updates: Sequence[Update]) -> tuple[list[Update], list[tuple[Update, UpdateRejected]]]:
-        """Part a round's updates into those to merge, by node, and those whose norm is out of line."""
-        kept, out = [], []
-        norms = [self._norms(update) for update in updates]
-        medians = {}
-        for l in range(len(self.shape.layers)):
-            of_layer = [n[l] for n in norms if l in n]
-            medians[l] = float(np.median(of_layer)) if len(of_layer) >= 3 else math.inf
-        for update, norm in zip(updates, norms, strict=True):
-            far = [l for l, value in norm.items() if value > self.norm_limit * medians[l]]
-            if far:
-                what = f"layer {far[0] + 1} changes by {norm[far[0]]:.3g}, the median is {medians[far[0]]:.3g}"
-                out.append((update, UpdateRejected(Reason.norm, what)))
-            else:
-                kept.append(update)
-        return sorted(kept, key=lambda update: update.node), out
-
-    def _norms(self, update: Update) -> dict[int, float]:
-        """Norm of each of its layers, in double precision, where finite single numbers cannot overflow."""
-        first = len(self.shape.layers) - update.depth
-        return {
-            l: math.sqrt(sum(float(np.square(update.changes[name], dtype=np.float64).sum()) for name in layer))
-            for l, layer in enumerate(self.shape.layers)
-            if l >= first
+    An update is out of line if the norm of one of its layers exceeds ``limit`` times the median of that layer's norms.
+    Fewer than three updates with a layer are too few to tell.
+    """
+    rejections = {}
+    for l, layer in enumerate(shape.layers):
+        # In double precision, where finite single numbers cannot overflow.
+        norms = {
+            i: math.sqrt(sum(float(np.square(changes[name], dtype=np.float64).sum()) for name in layer))
+            for i, changes in enumerate(updates)
+            if changes.keys() >= set(layer)
         }
+        median = float(np.median(list(norms.values()))) if len(norms) >= 3 else math.inf
+        for i in (i for i, norm in norms.items() if norm > limit * median and i not in rejections):
+            sentence = f"layer {l + 1} changes by {norms[i]:.3g}, the median is {median:.3g}"
+            rejections[i] = UpdateRejected(Reason.norm, sentence)
+    return rejections
 
 
 def _shown(value: object) -> str:
@@ -273,48 +200,18 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-class _Numbers(Protocol):
-    """An array of numpy or of torch."""
+def add_weighted(
+    total: dict[str, Any],
+    layers: Sequence[Sequence[str]],
+    changes: Mapping[str, Any],
+    weights: Sequence[float] | NDArray[np.float64],
+) -> None:
+    """Add the changes of one device, NumPy arrays or torch tensors, to a sum, with the device's row of A.
 
-    def __mul__(self, other: Any, /) -> Any: ...  # noqa: ANN401
-    def __add__(self, other: Any, /) -> Any: ...  # noqa: ANN401
-
-
-Values = TypeVar("Values", bound=_Numbers)
-
-
-class WeightedSum(Generic[Values]):
-    """Σ_u A[u,l] (w_u − w) of every parameter that was delivered, added up device by device.
-
-    Parameters
-    ----------
-    layers : sequence of sequences of str
-        Names of parameters, input side first.
-    updates : iterable of (mapping, sequence of float)
-        Changes of each device, and its row of A, in the order of device numbers.
-
-    Attributes
-    ----------
-    total : dict of str to array
-        The change of each parameter so far: NumPy arrays or torch tensors, whichever were added.
+    Devices are added in the order of their numbers, so that both kinds of arrays come to the same bits.
     """
-
-    def __init__(
-        self,
-        layers: Sequence[Sequence[str]],
-        updates: Iterable[tuple[Mapping[str, Values], Sequence[float] | NDArray[np.float64]]] = (),
-    ) -> None:
-        self.layers = layers
-        self.total: dict[str, Values] = {}
-        for changes, weights in updates:
-            self.add(changes, weights)
-
-    def add(self, changes: Mapping[str, Values], weights: Sequence[float] | NDArray[np.float64]) -> None:
-        """Add the changes of one device with its row of A."""
-        for names, weight in zip(self.layers, weights, strict=True):
-            if weight == 0.0:
-                continue
-            for name in names:
-                if name in changes:
-                    term = changes[name] * float(weight)
-                    self.total[name] = self.total[name] + term if name in self.total else term
+    for names, weight in zip(layers, weights, strict=True):
+        for name in names if weight != 0.0 else ():
+            if name in changes:
+                term = changes[name] * float(weight)
+                total[name] = total[name] + term if name in total else term

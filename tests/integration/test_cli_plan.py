@@ -232,7 +232,6 @@ def test_empty_fleet_and_missing_files_are_said(tmp_path, good):
         ((good, "--fleet", tmp_path / "none.csv"), "none.csv"),
         ((good, "--plot", tmp_path / "plan.xyz"), "must end in one of"),
         ((good, "--plot", tmp_path / "no" / "plan.png"), "cannot be written"),
-        ((good, "--open"), "--plot"),
     ]:
         done = adelfl("plan", *arguments)
         assert done.returncode == 2, arguments

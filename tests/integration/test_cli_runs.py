@@ -721,12 +721,6 @@ def test_a_record_of_the_wrong_shape_is_one_sentence(here, damage):
     assert_one_sentence(typed("show", "r"), "r: r")  # run.json or rounds.jsonl
 
 
-def test_compare_rehearses_flower_as_run_does(here, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    done = typed("compare", "--strategies=salf", "--set", "engine.name=flower", *small)
-    assert_one_sentence(done, "adelfl[scale]")
-
-
 def test_a_picture_does_not_promise_a_depth_that_the_layer_times_do_not_keep(here):
     said = load_run(None, ["latency.law=constant", *SMALL])
     done = typed("compare", "--strategies=salf", "--seeds=1", "--out", "c", "--set", "latency.law=constant", *small)

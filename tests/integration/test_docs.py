@@ -1,11 +1,14 @@
-"""What the documents show is what the program does."""
+"""Code, commands and links in the documents work as shown."""
 
 import importlib.util
+import inspect
+import json
 import re
 import runpy
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from functools import cache
 from itertools import pairwise
@@ -20,12 +23,13 @@ from adelfl.cli import app
 from adelfl.config.run import RunFile, load_run
 from adelfl.planner import Constants
 from adelfl.runner import start
+from adelfl.strategies import BUILT_IN, find_strategy
 from support.small_worlds import sets, typed
 
 REPO = Path(__file__).parents[2]
-PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"]
 PAGES += sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs").rglob("*.md"))
-SCRIPTS = ["compare_methods", "my_model_and_data", "natural_users", "my_latency"]
+SCRIPTS = ["compare_methods", "my_model_and_data", "natural_users", "my_latency", "sign_codec", "clipped_step"]
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -34,7 +38,7 @@ def blocks(name: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A folder as a reader has it: the examples, and the run of a comparison."""
+    """Return a folder with the examples and two runs of a comparison, as a reader has it."""
     folder = tmp_path_factory.mktemp("workplace")
     (folder / "examples").symlink_to(REPO / "examples")
     for name in ("adel", "salf"):
@@ -66,7 +70,7 @@ def test_models_and_data_are_found_by_import_path_as_shown(workplace, monkeypatc
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_examples_run(name, tmp_path, monkeypatch, capsys):
-    """As ``python examples/….py`` does, in this process: a new one loads torch again."""
+    """Run a script in this process, since a new one would load torch again."""
     script = REPO / "examples" / f"{name}.py"
     words = [str(tmp_path / "out")] if name == "compare_methods" else []
     monkeypatch.chdir(REPO)
@@ -80,9 +84,27 @@ def test_the_examples_run(name, tmp_path, monkeypatch, capsys):
 
 def test_an_example_runs_in_a_process_of_its_own():
     command = [sys.executable, "-W", "error", REPO / "examples" / "plan_a_fleet.py"]
-    found = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240)
-    assert found.returncode == 0, found.stderr
-    assert len(found.stdout.splitlines()) >= 2
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= 2
+
+
+def test_the_notebook_runs_from_top_to_bottom_and_is_small(tmp_path, monkeypatch, capsys):
+    file = REPO / "examples" / "tour.ipynb"
+    assert file.stat().st_size < 300_000
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = {"__name__": "__main__"}
+    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            code = "".join(line for line in cell["source"] if not line.startswith("%"))  # without magic commands
+            exec(compile(code, file.name, "exec"), names)
+    accuracy = {
+        words[0]: float(words[1].rstrip("%"))
+        for words in map(str.split, capsys.readouterr().out.splitlines())
+        if words[0] in ("adel", "salf", "drop", "fitted-batch")
+    }
+    assert accuracy["adel"] > accuracy["salf"] > accuracy["drop"]
+    assert accuracy["fitted-batch"] > 50
 
 
 def test_every_example_is_listed():
@@ -93,21 +115,21 @@ def test_every_example_is_listed():
 
 
 def commands(page: str) -> list[list[str]]:
-    """The commands of a page's shell blocks, as words, without variables before them."""
-    found = []
+    """Return the commands of a page's shell blocks, as words, without variables before them."""
+    listed = []
     for line in "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines():
         for part in re.split(r";\s+", re.sub(r"(^|\s)#.*", "", line)):
             words = shlex.split(part)
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 words.pop(0)
             if words:
-                found.append(words)
-    return found
+                listed.append(words)
+    return listed
 
 
 def options_in(words: list[str]) -> list[str]:
-    """Their options; a synopsis has them in brackets."""
-    return [found[1] for word in words if (found := re.match(r"\[?(--?[a-z][a-z-]*)", word))]
+    """Return the options among the words of a command; a synopsis has them in brackets."""
+    return [match[1] for word in words if (match := re.match(r"\[?(--?[a-z][a-z-]*)", word))]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")])
@@ -138,10 +160,10 @@ def test_shell_blocks_name_commands_and_options_that_exist(page):
 
 @cache
 def options_of_flower() -> set[str]:
-    """All options that Flower's sources name; asking its programs takes seconds each."""
-    if (found := importlib.util.find_spec("flwr")) is None:
+    """Return all options that Flower's sources name; running its programs takes seconds each."""
+    if (spec := importlib.util.find_spec("flwr")) is None:
         pytest.skip("the extra adelfl[flower] is not installed")
-    package = Path(found.submodule_search_locations[0])
+    package = Path(spec.submodule_search_locations[0])
     sources = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     return set(re.findall(r'"(--[a-z-]+)"', sources))
 
@@ -150,9 +172,9 @@ def test_the_readme_goes_from_a_fleet_to_a_plan(capsys):
     (code,) = blocks("README.md", "python")
     assert len([line for line in code.splitlines() if line]) <= 10
     exec(compile(code, "README.md", "exec"), {})
-    said = capsys.readouterr().out
-    assert "Deadlines rise from" in said
-    assert len(said.splitlines()) == 3
+    printed = capsys.readouterr().out
+    assert "Deadlines rise from" in printed
+    assert len(printed.splitlines()) == 3
 
 
 def test_a_plan_is_swept_as_shown(capsys):
@@ -175,12 +197,12 @@ def test_the_sweeps_in_the_docs_can_be_typed(tmp_path, monkeypatch):
 
 
 def test_a_record_is_read_and_drawn_as_shown(tmp_path, monkeypatch):
-    (code, _) = blocks("docs/simulator.md", "python")
+    (code,) = blocks("docs/howto/report.md", "python")
     monkeypatch.chdir(tmp_path)
     short = sets(["training.rounds=6", "training.depth=0.5", "fleet.devices=5"])
     assert typed("compare", "--strategies", "salf,drop", "--seeds", 1, "--out", "runs/demo", *short).code == 0
     names: dict[str, object] = {}
-    exec(compile(code, "docs/simulator.md", "exec"), names)
+    exec(compile(code, "docs/howto/report.md", "exec"), names)
     assert list(names["rounds"].index) == list(range(7))
     assert all((tmp_path / name).exists() for name in ("accuracy.png", "all.png"))
 
@@ -193,7 +215,7 @@ def test_the_start_page_quotes_the_advice_that_its_code_prints(capsys):
 
 
 def test_the_simulator_runs_from_python_as_shown(capsys):
-    (_, code) = blocks("docs/simulator.md", "python")
+    (code,) = blocks("docs/simulator.md", "python")
     exec(compile(code, "docs/simulator.md", "exec"), {})
     accuracy, depth = map(float, capsys.readouterr().out.split())
     assert 0 < accuracy < 1
@@ -213,6 +235,8 @@ def test_a_pass_is_truncated_as_shown(capsys):
         ("compare", "compare_methods.py"),
         ("strategy", "fitted_batch.py"),
         ("latency", "my_latency.py"),
+        ("codec", "sign_codec.py"),
+        ("server-step", "clipped_step.py"),
         ("model-and-data", "my_model_and_data.py"),
         ("model-and-data", "natural_users.py"),
     ],
@@ -220,14 +244,14 @@ def test_a_pass_is_truncated_as_shown(capsys):
 def test_the_code_of_how_to_pages_is_that_of_the_examples(page, example):
     code = (REPO / "examples" / example).read_text(encoding="utf-8")
     assert code in blocks(f"docs/howto/{page}.md", "python")
-    assert len(code.splitlines()) < 40
+    assert len(code.splitlines()) <= 60
 
 
 def test_the_fleet_of_the_how_to_page_is_that_of_the_example():
     assert (REPO / "examples" / "fleet.csv").read_text(encoding="utf-8") in blocks("docs/howto/plan.md", "text")
 
 
-def test_the_file_in_the_docs_says_the_defaults(tmp_path):
+def test_the_file_in_the_docs_shows_the_defaults(tmp_path):
     (text,) = blocks("docs/simulator.md", "toml")
     path = tmp_path / "shown.toml"
     path.write_text(text)
@@ -257,6 +281,14 @@ def test_the_reference_lists_every_command():
     for command in app.registered_commands:
         name = command.name or command.callback.__name__
         assert f"| `adelfl {name}` |" in text, name
+
+
+def test_the_page_of_strategies_lists_every_built_in_strategy_and_option():
+    text = (REPO / "docs/strategies.md").read_text(encoding="utf-8")
+    for name in BUILT_IN:
+        assert f"| `{name}` |" in text, name
+        for option in set(inspect.signature(find_strategy(name)).parameters) - {"problem", "schedule"}:
+            assert f"`{option}`" in text, f"{name}: {option}"
 
 
 def test_links_lead_somewhere():

@@ -1,4 +1,4 @@
-"""What the documents say of the experiments is what the tables of results say."""
+"""Pages, verdicts and figures agree with the tables of results."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ DONE = [name for name in NAMES if (RESULTS / f"{name}.csv").is_file()]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/reproduction.md", "docs/beyond.md"])
-def test_the_pages_say_what_the_tables_say(page):
+def test_the_pages_agree_with_the_tables_of_results(page):
     text = (REPO / page).read_text(encoding="utf-8")
     assert fill_page(text, RESULTS) == text
 
@@ -24,9 +24,9 @@ def test_the_pages_say_what_the_tables_say(page):
 def test_the_verdicts_follow_from_the_runs(name):
     study = find_study(name)
     outcome = Outcome.read(study, RESULTS / name)
-    said = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    assert [c["verdict"] for c in said["claims"]] == [v.verdict for v in outcome.verdicts()]
-    for claim, verdict in zip(said["claims"], outcome.verdicts(), strict=True):
+    summary = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    assert [c["verdict"] for c in summary["claims"]] == [v.verdict for v in outcome.verdicts()]
+    for claim, verdict in zip(summary["claims"], outcome.verdicts(), strict=True):
         assert claim["ours"] == pytest.approx(verdict.ours, abs=1e-2)
     for cell in study.cells:
         for strategy in study.strategies:

@@ -1,4 +1,4 @@
-"""The site builds without a warning, loads nothing from anywhere, and has every page and every public name."""
+"""The site builds without a warning, loads no external resources, and has every page and every public name."""
 
 import importlib.util
 import os
@@ -25,33 +25,34 @@ with_mkdocs = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site, built as `make docs` does, in a folder of its own."""
+    """Build the site as `make docs` does, in a folder of its own."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    # Without --quiet, which hides warnings from --strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    found = subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, timeout=300)
-    assert found.returncode == 0, found.stdout + found.stderr
+    done = subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
 class Resources(HTMLParser):
-    """What a browser would load for a page by itself; links that a reader follows are not among it."""
+    """Collect the resources that a browser loads with a page, without the links that a reader follows."""
 
     def __init__(self):
         super().__init__()
-        self.found = []
+        self.addresses = []
 
     def handle_starttag(self, tag, attrs):
-        said = dict(attrs)
+        values = dict(attrs)
         if tag == "link" and not {"stylesheet", "icon", "preload", "preconnect"}.isdisjoint(
-            (said["rel"] or "").split()
+            (values["rel"] or "").split()
         ):
-            self.found.append(said["href"])
-        self.found += [said[key] for key in ("src", "data", "poster") if key in said and tag not in ("a",)]
-        self.found += [part.split()[0] for part in (said.get("srcset") or "").split(",") if part.strip()]
-        # Two things that the theme would fetch a script for.
-        assert "mermaid" not in (said.get("class") or "").split()
-        assert "polyfill" not in (said.get("src") or "")
+            self.addresses.append(values["href"])
+        self.addresses += [values[key] for key in ("src", "data", "poster") if key in values and tag not in ("a",)]
+        self.addresses += [part.split()[0] for part in (values.get("srcset") or "").split(",") if part.strip()]
+        # The theme would fetch a script for either of these.
+        assert "mermaid" not in (values.get("class") or "").split()
+        assert "polyfill" not in (values.get("src") or "")
 
 
 @with_mkdocs
@@ -65,8 +66,8 @@ def test_the_site_loads_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         reader = Resources()
         reader.feed(page.read_text(encoding="utf-8"))
-        assert len(reader.found) > 3
-        for address in reader.found:
+        assert len(reader.addresses) > 3
+        for address in reader.addresses:
             assert not re.match(r"(?:[a-z]+:)?//", address), f"{page.name} loads {address}"
             if page.name != "404.html":  # its addresses are those of a server's root
                 assert (page.parent / address.split("?")[0]).exists(), f"{page.name}: {address}"
@@ -85,17 +86,17 @@ def test_every_public_name_is_in_the_reference(site):
 
 @with_mkdocs
 @pytest.mark.slow
-def test_opened_from_files_it_is_searched_and_asks_nobody(site):
+def test_opened_from_files_the_site_can_be_searched_without_a_network(site):
     playwright = pytest.importorskip("playwright.sync_api")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("there is no Chromium")
-    asked, troubles = [], []
+    requested, errors = [], []
     with playwright.sync_playwright() as tools:
         browser = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda trouble: troubles.append(str(trouble)))
+        page.on("request", lambda request: requested.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto((site / "index.html").as_uri())
         query = page.locator("input.md-search__input")
         query.focus()  # the index is read now
@@ -106,8 +107,8 @@ def test_opened_from_files_it_is_searched_and_asks_nobody(site):
             page.goto((site / name).as_uri())
             page.wait_for_load_state("networkidle")
         browser.close()
-    assert not troubles
-    assert not [url for url in asked if not url.startswith("file:")]
+    assert not errors
+    assert not [url for url in requested if not url.startswith("file:")]
 
 
 def entries(tree):
@@ -133,10 +134,10 @@ def test_pictures_of_the_site_are_used_and_small():
 
 
 def test_the_citation_names_the_software_and_the_paper():
-    said = yaml.safe_load((REPO / "CITATION.cff").read_text(encoding="utf-8"))
-    assert {"cff-version", "message", "title", "authors", "version", "license", "preferred-citation"} <= set(said)
-    assert (said["title"], said["version"]) == ("adelfl", adelfl.__version__)
-    paper = said["preferred-citation"]
+    citation = yaml.safe_load((REPO / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors", "version", "license", "preferred-citation"} <= set(citation)
+    assert (citation["title"], citation["version"]) == ("adelfl", adelfl.__version__)
+    paper = citation["preferred-citation"]
     assert paper["title"] == "Adaptive Deadline and Batch Layered Synchronized Federated Learning"
     assert [a["family-names"] for a in paper["authors"]] == ["Goren", "Lang", "Shlezinger", "Cohen"]
     assert {"type", "title", "authors"} <= set(paper)

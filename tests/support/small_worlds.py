@@ -23,9 +23,11 @@ from adelfl.data import Dataset, iid
 from adelfl.fleet import Fleet
 from adelfl.learning_rate import ConstantRate
 from adelfl.planner import Problem
+from adelfl.runtime.run import Record
 from adelfl.seeds import rng_for
 from adelfl.simulation import Experiment, simulate
 from adelfl.simulation.draws import draw_cohort, draw_work
+from adelfl.simulation.recording import open_record
 from adelfl.simulation.world import World
 from adelfl.strategies import Progress, find_strategy
 from adelfl.strategies.actions import Arrivals, Tasks
@@ -192,6 +194,12 @@ class Memory:
         self.result: dict | None = None
         self.weights: dict[str, np.ndarray] = {}
 
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
     def append(self, row, wall_seconds) -> None:
         self.rows.append(row)
 
@@ -204,7 +212,7 @@ class Memory:
 
 def run(experiment: Experiment) -> Memory:
     memory = Memory()
-    simulate(experiment, memory)
+    simulate(experiment, Record(None, open_record(experiment, None).info, writer=memory))
     return memory
 
 

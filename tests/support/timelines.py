@@ -40,8 +40,6 @@ KEPT = ("round", "time", "deadline", "batch", "depth", "contributors", "devices"
 def run_one(world: str, word: str) -> tuple[list[dict], dict[str, np.ndarray]]:
     """Return the rows and the final weights of a run."""
     name, options = parse_strategy(word)
-    if name == "adel":  # whose default was another one when the runs were made
-        options = {"correction": "unbiased"} | options
     config = load_run(None, [*COMMON, *WORLDS[world]]).with_strategy(name, options, 7)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "run"

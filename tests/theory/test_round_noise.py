@@ -19,7 +19,6 @@ from adelfl.theory import bound
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.participation import delivery
 from adelfl.theory.round_noise import (
-    correction,
     memory,
     moments,
     precision,
@@ -103,7 +102,7 @@ class Round:
         self.mean = self.rng.standard_normal((LAYERS, d)) * np.array([1.0, 0.5, 2.0])[:, None]
         self.sigma2 = np.array([3.0, 1.0, 2.0])
         zeta2 = np.square(self.own).sum((0, 2)) / (U - 1)
-        self.spread = GradientStats(self.sigma2, zeta2, np.square(self.mean).sum(-1), np.ones(LAYERS))
+        self.spread = GradientStats(self.sigma2, zeta2, np.square(self.mean).sum(-1))
         self.pi = delivery(LAYERS, self.P * self.T / self.S)
 
     def deviations(self, merge):
@@ -192,9 +191,9 @@ def test_of_all_weights_those_by_precision_leave_the_least_noise():
 
 def test_with_equal_data_samples_count_alike_and_with_very_different_data_devices_do():
     S = np.array([1, 4, 16])
-    alike = precision(S, GradientStats(np.ones(1), np.zeros(1), np.ones(1), np.ones(1)))[:, 0]
+    alike = precision(S, GradientStats(np.ones(1), np.zeros(1), np.ones(1)))[:, 0]
     assert alike / alike.sum() == pytest.approx(S / S.sum())
-    apart = precision(S, GradientStats(np.ones(1), np.full(1, 1e6), np.ones(1), np.ones(1)))[:, 0]
+    apart = precision(S, GradientStats(np.ones(1), np.full(1, 1e6), np.ones(1)))[:, 0]
     assert apart / apart.sum() == pytest.approx(np.full(3, 1 / 3), rel=1e-5)
 
 
@@ -224,7 +223,7 @@ def test_the_recursion_dominates_the_measured_error_and_is_tighter_than_theorem_
     for t in range(rounds):
         g = q.gradients(w)
         own = np.square(g - g.mean(1, keepdims=True)).sum((1, 3)).mean(0) / (U - 1)
-        spread = GradientStats(np.full(L, q.sigma2 / L), own, np.square(g.mean(1)).sum(-1).mean(0), np.ones(L))
+        spread = GradientStats(np.full(L, q.sigma2 / L), own, np.square(g.mean(1)).sum(-1).mean(0))
         noise.append(float(round_noise(pi, S, spread).total()))
         G2 = max(G2, float((np.square(g).sum((-1, -2)) + q.sigma2 / S).max()))
         g += rng.standard_normal(g.shape) * np.sqrt(q.sigma2 / (S * w1.size))[:, None, None]
@@ -243,41 +242,6 @@ def test_the_recursion_dominates_the_measured_error_and_is_tighter_than_theorem_
 
 TIGHTER = {"far": 25.0, "at the optimum": 10.0}
 """At least so many times smaller than Theorem 1; docs/beyond.md tells the factors."""
-
-
-# -- the factor on starved layers
-
-
-def test_the_correction_is_full_where_steps_are_short_and_none_where_a_lone_update_is_noise():
-    spread = GradientStats(np.ones(3), np.zeros(3), np.ones(3), np.array([1.0, 0.5, 0.5]))  # together 2
-    p = np.array([0.9, 0.5, 0.0])
-    full = 1 / (1 - p)
-    assert correction(p, np.zeros(3), spread, eta=1e-6) == pytest.approx(full)
-    assert np.all(correction(p, np.full(3, 1e6), spread, eta=0.5) == 1.0)
-    between = correction(p, np.full(3, 1.0), spread, eta=0.1)
-    assert between == pytest.approx([2.5, 2.0, 1.0])  # 1/(0.1 · 2 · 2), and no more than 1/(1 − p)
-    assert correction(p, np.zeros(3), spread, eta=1e-6, most=4.0) == pytest.approx([4.0, 2.0, 1.0])
-
-
-def test_a_layer_whose_curvature_is_not_known_is_made_up_for_in_full():
-    for curvature in (0.0, -1.0, np.nan):
-        spread = GradientStats(np.ones(1), np.zeros(1), np.ones(1), np.full(1, curvature))
-        assert correction([0.75], [1.0], spread, eta=1.0) == pytest.approx([4.0])
-
-
-@quick
-@given(st.floats(0.01, 0.99), st.floats(1e-3, 10.0), st.floats(1e-3, 10.0), st.floats(1e-3, 1.0))
-def test_no_factor_within_its_limits_brings_a_parabola_further_down(p, noise, curvature, eta):
-    """Along one layer's gradient: E F(w − η c X) − F(w) with X = ḡ + noise if somebody delivers."""
-    spread = GradientStats(np.ones(1), np.zeros(1), np.ones(1), np.full(1, curvature))
-    c = float(correction([p], [noise], spread, eta)[0])
-    assert 1.0 <= c <= 1 / (1 - p) * (1 + 1e-12)
-
-    def change(c):
-        return (1 - p) * (-eta * c + 0.5 * eta**2 * c**2 * curvature * (1 + noise))
-
-    for other in np.linspace(1.0, 1 / (1 - p), 50):
-        assert change(c) <= change(other) + 1e-12
 
 
 def test_the_memory_is_the_number_of_rounds_until_the_loss_pulls_back():
@@ -314,11 +278,10 @@ def test_the_spread_is_estimated_without_bias_from_pairs_of_gradients():
 
 
 def test_layers_that_nobody_sent_stay_as_they_were_known():
-    old = GradientStats(np.array([1.0, 2.0]), np.array([0.1, 0.2]), np.array([5.0, 6.0]), np.array([1.0, 1.0]))
+    old = GradientStats(np.array([1.0, 2.0]), np.array([0.1, 0.2]), np.array([5.0, 6.0]))
     seen = GradientStats.from_pairs([0, 4], [0.0, 8.0], [0.0, 2.0], [0.0, 4.0], [0.0, 8.0])
     mixed = old.mixed(seen, 0.5)
     assert (mixed.sigma2[0], mixed.zeta2[0], mixed.norm2[0]) == (1.0, 0.1, 5.0)
     assert mixed.sigma2[1] == pytest.approx(2.0)
     assert mixed.zeta2[1] == pytest.approx(0.5 * 0.2 + 0.5 * ((4.0 - 2.0) / 3 - 2.0 * 0.5))
-    assert mixed.curvature.tolist() == [1.0, 1.0]
     assert mixed.plausible().zeta2[1] == 0.0

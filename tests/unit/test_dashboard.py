@@ -4,8 +4,11 @@ import asyncio
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from adelfl.clock import wall_seconds
 from adelfl.config.run import load_run
 from adelfl.dashboard import rows as rows_module
 from adelfl.dashboard import run_index
+from adelfl.dashboard import server as server_module
 from adelfl.dashboard.guard import COOKIE, HEADERS, Guard, host_name
 from adelfl.dashboard.rows import Tail
 from adelfl.dashboard.run_index import RunIndex, locked_inodes
@@ -332,25 +336,34 @@ def test_a_stream_over_http(tmp_path):
     assert [event for event, _ in told([answer.content])] == ["runs", "run"]
 
 
-def test_viewers_are_counted_and_bounded(tmp_path):
-    app = build(RunIndex(tmp_path), over)
-    page = TestClient(app)
-    for _ in range(3):
-        assert page.get("/events").status_code == 200
-    assert app.state.viewers.count == 0
-    app.state.viewers.count = 32
-    assert page.get("/events").status_code == 503
-    assert app.state.viewers.count == 32
-    assert page.get("/events", params={"run": [str(i) for i in range(9)]}).status_code == 400
+def test_at_most_eight_runs_are_followed(tmp_path):
+    assert client(tmp_path).get("/events", params={"run": [str(i) for i in range(9)]}).status_code == 400
 
 
-def test_streams_end_with_the_server(tmp_path):
+def test_viewers_are_bounded_and_their_streams_end_with_the_server(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 3)
+
+    async def connect(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        return reader, writer, await reader.readline()
+
     async def all_of_it():
-        app = build(RunIndex(tmp_path))
-        app.state.viewers.ending.set()
-        return [text async for text in events(Follower(RunIndex(tmp_path), []), app.state.viewers.pause)]
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server = server_module.build_server(tmp_path, None, None)
+            running = asyncio.create_task(server.serve(sockets=[listener]))
+            viewers = [await connect(listener.getsockname()[1]) for _ in range(3)]
+            server.handle_exit(signal.SIGTERM, None)
+            ends = [await reader.read() for reader, _, _ in viewers]
+            for _, writer, _ in viewers:
+                writer.close()
+            await running
+            return [line for _, _, line in viewers], ends
 
-    assert len(asyncio.run(all_of_it())) == 1
+    with ThreadPoolExecutor(1) as thread:  # in the main one, uvicorn raises the signal again
+        lines, ends = thread.submit(asyncio.run, all_of_it()).result(60)
+    assert [line.split()[1] for line in lines] == [b"200", b"200", b"503"]
+    assert all(b"event: runs" in end and end.endswith(b"0\r\n\r\n") for end in ends[:2])
 
 
 # -- who may see what

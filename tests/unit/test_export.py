@@ -1,7 +1,8 @@
-"""Exports: the record's own numbers, live or later, and never at the cost of the run."""
+"""Exports: the record's own numbers, entirely or not at all."""
 
 import csv
 import errno
+import json
 import os
 import shutil
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
-from adelfl.export.logs import ExportedRun, Logs, export_run, find_target
+from adelfl.export.runs import ExportedRun, export_run, find_target
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row, RunInfo, RunResult
 from adelfl.records.writer import RunWriter
@@ -71,6 +72,10 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
+def change_facts(folder, facts):
+    (folder / "run.json").write_text(json.dumps(ABOUT | facts))
+
+
 @pytest.fixture
 def install(monkeypatch):
     """Put a package of fakes in place of a real one, or of none."""
@@ -97,7 +102,7 @@ def tensorboard(install):
     written = SimpleNamespace(events=[], closed=False, folder=None)
 
     class Writer:
-        def __init__(self, logdir, flush_secs):
+        def __init__(self, logdir):
             written.folder = logdir
 
         def add_event(self, event):
@@ -155,8 +160,7 @@ def mlflow(install, monkeypatch):
 
 
 def test_an_entry_has_the_rounds_numbers_and_no_others(folder):
-    source = ExportedRun(folder, RunRecord.open(folder).info)
-    before, first, second = (source.entry(Row.from_json(row)) for row in ROWS)
+    before, first, second = ExportedRun(folder).entries()
     assert before.scalars == {"time": 0.0, "accuracy": 0.1, "loss": 2.0}
     assert before.spreads == before.quantiles == {}
     depth = (4 + 0 + 2) / 3 / (2 * 2)  # layers finished, of two layers in each of two local iterations
@@ -174,8 +178,9 @@ def test_an_entry_has_the_rounds_numbers_and_no_others(folder):
 
 
 def test_layers_sort_as_they_are(folder):
-    source = ExportedRun(folder, RunInfo.from_json(ABOUT | {"layers": [f"l{i}" for i in range(12)]}))
-    assert source.layers == sorted(source.layers)
+    change_facts(folder, {"layers": [f"l{i}" for i in range(12)]})
+    layers = ExportedRun(folder).layers
+    assert layers == sorted(layers)
 
 
 def test_csv_has_a_line_per_round(folder):
@@ -240,14 +245,12 @@ def test_mlflow_goes_where_the_environment_says_and_uses_the_experiment_that_is_
 def test_mlflow_is_sent_no_more_at_once_than_it_takes(folder, mlflow):
     """1,000 metrics and 100 parameters are the most that a request may have."""
     many = {"config": {"training": {f"key{i}": i for i in range(250)}}, "layers": [f"l{i}" for i in range(1500)]}
-    source = ExportedRun(folder, RunInfo.from_json(ABOUT | many))
-    log = find_target("mlflow")(source)
-    log.add(source.entry(Row.from_json(ROWS[1] | {"contributors": [1] * 1500})))
-    log.close(None)
+    change_facts(folder, many)
+    (folder / "rounds.jsonl").write_text(json.dumps(ROWS[1] | {"contributors": [1] * 1500}) + "\n")
+    export_run(folder, "mlflow")
     assert sum(metrics for metrics, _ in mlflow.batches) > 1500
     assert max(metrics for metrics, _ in mlflow.batches) <= 1000
     assert max(params for _, params in mlflow.batches) <= 100
-    assert mlflow.ended[1] == "KILLED"
 
 
 @pytest.mark.parametrize("target", ["tensorboard", "mlflow"])
@@ -256,11 +259,9 @@ def test_a_package_that_is_missing_is_one_sentence(folder, target, monkeypatch):
     monkeypatch.delitem(sys.modules, f"adelfl.export.{target}", raising=False)
     with pytest.raises(MissingExtraError, match=rf"adelfl\[{target}\]"):
         export_run(folder, target)
-    for words in (("export", folder, "--to", target), ("run", "--log", target, "--out", folder.parent / "new")):
-        answer = typed(*words)
-        assert answer.code == 2
-        assert answer.err == f"error: {target} is not installed; install it with: pip install 'adelfl[{target}]'\n"
-    assert not (folder.parent / "new").exists()
+    answer = typed("export", folder, "--to", target)
+    assert answer.code == 2
+    assert answer.err == f"error: {target} is not installed; install it with: pip install 'adelfl[{target}]'\n"
 
 
 def test_an_unknown_target_and_a_folder_that_is_no_run_are_said(tmp_path):
@@ -314,7 +315,7 @@ def test_a_csv_export_that_fails_leaves_the_earlier_one(folder, monkeypatch, mom
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if moment == "add":
-        monkeypatch.setattr("adelfl.export.csv.CsvLog.add", full)
+        monkeypatch.setattr(csv.DictWriter, "writerow", full)
     else:
         monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(AdelError, match="No space left"):
@@ -332,7 +333,7 @@ def test_a_tensorboard_export_takes_the_place_of_the_earlier_one_when_it_is_comp
     before = all_bytes(folder)
     writer = sys.modules["tensorboard.summary.writer.event_file_writer"].EventFileWriter
 
-    def made(self, logdir, flush_secs):
+    def made(self, logdir):
         Path(logdir).mkdir(exist_ok=True)
         (Path(logdir) / "events.out.tfevents.2.host").write_bytes(b"new")
 
@@ -362,63 +363,35 @@ def test_an_export_that_breaks_is_one_sentence(folder):
     assert answer.err.count("\n") == 1
 
 
-def test_live_logs_are_the_export(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    answer = typed("run", *sets(SMALL), "--set", "strategy.name=salf", "--out", "run", "--log", "csv")
-    assert answer.code == 0, answer.err
-    live = (tmp_path / "run" / "rounds.csv").read_bytes()
-    assert typed("export", "run", "--to", "csv").out == "run: run/rounds.csv\n"
-    assert (tmp_path / "run" / "rounds.csv").read_bytes() == live
-    assert live.count(b"\n") == 10
+def test_a_run_without_a_result_is_exported_as_killed(folder, mlflow):
+    (folder / "result.json").unlink()
+    export_run(folder, "mlflow")
+    assert mlflow.ended[1] == "KILLED"
+    assert "final_accuracy" not in mlflow.metrics
 
 
-def test_several_logs_at_once(tmp_path, tensorboard, mlflow, monkeypatch):
+def test_a_run_that_mlflow_does_not_take_is_marked_as_failed(folder, mlflow, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("refused\nand more")
+
+    monkeypatch.setattr(sys.modules["mlflow"].MlflowClient, "log_batch", refuse)
+    with pytest.raises(AdelError, match=r"cannot be exported to mlflow \(RuntimeError: refused\)$"):
+        export_run(folder, "mlflow")
+    assert mlflow.ended[1] == "FAILED"
+
+
+def test_a_simulated_run_is_exported_with_all_its_rounds(tmp_path, tensorboard, mlflow, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    answer = typed("run", *sets(SMALL), "--out", "run", "--log", "tensorboard", "--log", "mlflow", "--log", "csv")
+    answer = typed("run", *sets(SMALL), "--out", "run")
     assert answer.code == 0, answer.err
-    assert "warning" not in answer.err
+    before = kept_bytes(tmp_path / "run")
+    for target in ("tensorboard", "mlflow", "csv"):
+        assert typed("export", "run", "--to", target).code == 0
     record = RunRecord.open("run")
     assert [e.step for e in tensorboard.events] == [row.round for row in record.rounds]
     assert [value for _, _, value in mlflow.metrics["accuracy"]] == record.evaluations[1].tolist()
-    assert mlflow.ended[1] == "FINISHED"
-
-
-@pytest.mark.parametrize("moment", ["open", "add", "close"])
-def test_a_logger_that_crashes_is_one_warning_and_the_run_goes_on(tmp_path, monkeypatch, moment):
-    monkeypatch.chdir(tmp_path)
-    typed("run", *sets(SMALL), "--out", "quiet")
-
-    class Broken:
-        def __init__(self, source):
-            self.fail("open")
-
-        def add(self, entry):
-            self.fail("add")
-
-        def close(self, result):
-            self.fail("close")
-
-        def fail(self, now):
-            if now == moment:
-                raise RuntimeError("disk full\nand more")
-
-    monkeypatch.setattr("adelfl.export.csv.CsvLog", Broken)
-    answer = typed("run", *sets(SMALL), "--out", "run", "--log", "csv")
-    assert answer.code == 0
-    warnings = [line for line in answer.err.splitlines() if line.startswith("warning: csv")]
-    assert warnings == [
-        "warning: csv failed and is left out (RuntimeError: disk full); "
-        "the record is complete, and adelfl export run --to csv sends it again"
-    ]
-    assert kept_bytes(tmp_path / "run") == kept_bytes(tmp_path / "quiet")
-
-
-def test_a_run_that_breaks_closes_its_logs_without_a_result(folder, mlflow):
-    (folder / "result.json").unlink()
-    with Logs(["mlflow"], folder, pytest.fail) as logs:
-        logs.row(Row.from_json(ROWS[0]))
-    assert mlflow.ended[1] == "KILLED"
-    assert "final_accuracy" not in mlflow.metrics
+    assert (tmp_path / "run" / "rounds.csv").read_bytes().count(b"\n") == len(record.rounds) + 1
+    assert kept_bytes(tmp_path / "run") == before
 
 
 @pytest.mark.slow
@@ -457,17 +430,3 @@ def test_mlflow_reads_what_was_written(folder, tmp_path, monkeypatch):
     history = client.get_metric_history(run.info.run_id, "accuracy")
     assert [(m.step, m.value) for m in history] == [(0, 0.1), (2, 0.5)]
     assert history[1].timestamp - history[0].timestamp == pytest.approx(3000, abs=1)
-
-
-@pytest.mark.slow
-def test_a_live_run_is_read_by_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    answer = typed("run", *sets(SMALL), "--out", tmp_path / "run", "--log", "tensorboard")
-    assert answer.code == 0, answer.err
-    found = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    found.Reload()
-    record = RunRecord.open(tmp_path / "run")
-    assert [e.step for e in found.Scalars("deadline")] == [row.round for row in record.rounds[1:]]
-    assert np.allclose([e.value for e in found.Scalars("accuracy")], record.evaluations[1])

@@ -67,6 +67,33 @@ def test_a_run_survives_two_crashes(method, tmp_path):
     assert RunRecord.open(tmp_path / "run").result.abandoned == 0
 
 
+class Echoing(World):
+    """Gives every reply twice, and one that answers no message of the server."""
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            stray = Message(reply.content, dst_node_id=1, message_type="train")
+            stray.metadata.__dict__["_reply_to_message_id"] = "of another server"
+            replies = [*replies, reply, stray]
+        return replies
+
+
+def test_a_second_reply_and_a_reply_to_no_message_are_ignored():
+    results = []
+    for world in (World(nodes()), Echoing(nodes())):
+        result = strategy(world, method="salf").start(world, arrays(), num_rounds=4)
+        results.append(weights_of(result.arrays))
+    for name, value in results[0].items():
+        assert np.array_equal(value, results[1][name])
+        assert not np.array_equal(value, weights_of(arrays())[name])
+
+
+def test_a_norm_limit_that_would_reject_the_median_is_refused():
+    with pytest.raises(ConfigError, match="norm_limit must be above 1"):
+        DeadlineStrategy(budget=1.0, norm_limit=0.5)
+
+
 def test_a_run_is_not_continued_with_another_method(tmp_path):
     world = World(nodes())
     with pytest.raises(Killed):
@@ -179,7 +206,7 @@ def test_no_messages_pile_up_at_a_node_that_was_away():
 
     def look(number, _):
         sent = s.run.backend.exchange._open.values()
-        waiting.append((world.clock.now(), sum(message.node == 4 for message in sent)))
+        waiting.append((world.clock.now(), sum(node == 4 for node, _ in sent)))
 
     s.start(world, arrays(), num_rounds=2000, evaluate_fn=look)
     assert max(count for _, count in waiting) <= 4

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 
 from adelfl import ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem, plan
-from adelfl.planner.noise_plan import QUICK, THOROUGH, Price, grouping_error, solve
+from adelfl.planner.noise_plan import grouping_error, solve
 from adelfl.planner.population import Population
 from adelfl.seeds import rng_for
 from adelfl.theory import bound
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.participation import deadline_for_depth
-from support.problems import BY_HAND, MIXED, PAPER, problems
+from support.problems import BY_HAND, PAPER, problems
 from support.problems import plan as paper_plan
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
@@ -26,8 +26,7 @@ def lognormal(U=30, L=3, depth=0.15, rounds=100, rate=None, **others):
 
 
 def solved(problem, **others):
-    c = problem.constants
-    return solve(Population.of(problem), problem.eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1, **others)
+    return solve(Population.of(problem), problem.eta, problem.budget, rho_c=problem.constants.rho_c, **others)
 
 
 def true_excess(problem, T, m):
@@ -49,26 +48,41 @@ def test_a_plan_uses_the_whole_budget_and_is_no_worse_than_a_uniform_one(problem
     assert found.bound > found.excess
 
 
-@pytest.mark.parametrize("name", BY_HAND)
-@pytest.mark.parametrize("scale", ["per-round", "one"])
-def test_nothing_near_a_plan_is_better(name, scale):
-    problem = BY_HAND[name]
-    found = solved(problem, batch_scale=scale)
+WORLDS = {
+    **BY_HAND,
+    "few": lognormal(U=5),
+    "deep": lognormal(L=8),
+    "half the depth": lognormal(depth=0.5),
+    "a falling rate": lognormal(rate=InverseDecay(0.5, 20.0)),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_nothing_near_a_plan_is_better(name):
+    problem = WORLDS[name]
+    found = solved(problem)
+    slack = 0.12 if name == "tight" else 0.01  # there most devices take one sample in a round
     best, rng = true_excess(problem, found.T, found.m), rng_for(7, name)
     assert found.excess == pytest.approx(best, rel=0.05)
     for size in (0.05, 0.2, 0.5):
         for _ in range(10):
             T = found.T * np.exp(size * rng.standard_normal(found.T.size))
-            shared = size * rng.standard_normal(1 if scale == "one" else found.T.size)
+            shared = size * rng.standard_normal(found.T.size)
             other = true_excess(problem, T * problem.budget / T.sum(), found.m * np.exp(shared))
-            assert other > best * (1 - 0.01)
+            assert other > best * (1 - slack)
 
 
-def test_a_scale_per_round_is_no_worse_than_one_for_all():
-    for problem in (lognormal(), lognormal(U=5), lognormal(L=8), MIXED):
-        each, one = solved(problem), solved(problem, batch_scale="one")
-        assert true_excess(problem, each.T, each.m) <= true_excess(problem, one.T, one.m) * 1.001
-        assert isinstance(one.m, float)
+@pytest.mark.parametrize("name", WORLDS)
+def test_no_other_slope_of_deadlines_is_better(name):
+    """Deadlines that differ half, twice or three times as much, or the other way round, with the best rate of each."""
+    problem = WORLDS[name]
+    found, equal = solved(problem), np.full(problem.rounds, problem.uniform_deadline)
+    best, lag = true_excess(problem, found.T, found.m), np.median(problem.fleet.upload)
+    for power in (-1.0, 0.0, 0.5, 2.0, 3.0):
+        share = ((found.T - lag) / (equal - lag)) ** power
+        T = lag + (equal - lag) * share / share.mean()
+        for rate in np.geomspace(0.5, 2.0, 5) * found.T[0] / found.m[0]:
+            assert true_excess(problem, T, T / rate) > best * (1 - 0.01)
 
 
 def test_deadlines_rise_with_a_constant_rate_and_fall_with_a_falling_one():
@@ -83,18 +97,18 @@ def test_the_best_rate_for_alike_devices_and_data_is_that_of_the_specification()
     """λ = T/m ≈ 3.4 at L = 3, whatever σ² and G² are: it brings most samples to the first layer."""
     for sigma2, G2 in ((20.0, 1.5), (200.0, 0.1), (1.0, 1.0)):
         problem = Problem(Fleet.of(1000.0, 0.0, 100), 3, 4, 4.0, ConstantRate(0.1), Constants(sigma2, G2))
-        population = replace(Population.of(problem), weighting="equal")
-        found = solve(population, problem.eta, 4.0, rho_c=0.1, Delta1=1.0, uniform=True)
+        population = Population.of(problem)
+        found = solve(population, problem.eta, 4.0, rho_c=0.1, uniform=True)
         first_layer_only = replace(
-            population, spread=GradientStats(*np.eye(3)[0][None] * np.array([[sigma2], [0.0], [G2], [1.0]]))
+            population, spread=GradientStats(*(np.eye(3)[0] + 1e-9) * np.array([[sigma2], [0.0], [G2]]))
         )
-        alone = solve(first_layer_only, problem.eta, 4.0, rho_c=0.1, Delta1=1.0, uniform=True)
+        alone = solve(first_layer_only, problem.eta, 4.0, rho_c=0.1, uniform=True)
         assert 1.0 / alone.m[0] == pytest.approx(3.4, abs=0.25)
         assert 1.0 / found.m[0] < 1.0 / alone.m[0]  # later layers ask for less
 
 
 def test_more_different_data_asks_for_more_contributors():
-    different = GradientStats(np.full(3, 5.0), np.full(3, 5.0), np.full(3, 1.0), np.ones(3))
+    different = GradientStats(np.full(3, 5.0), np.full(3, 5.0), np.full(3, 1.0))
     other = lognormal(depth=0.7, constants=Constants(spread=different))
     alike = lognormal(depth=0.7, constants=Constants(spread=replace(different, zeta2=np.zeros(3))))
     assert (solved(other).T / solved(other).m)[0] > (solved(alike).T / solved(alike).m)[0]
@@ -137,7 +151,8 @@ class Steady:
 def test_whatever_gives_a_chance_of_delivery_can_be_planned_with():
     found = solved(replace(lognormal(), latency=Steady()), uniform=True)
     # Who needs exactly its mean for a layer is given batches that it finishes: a rate of no less than three layers.
-    assert 3.0 <= (found.T / found.m)[0] < 4.5
+    # Rule B3 rounds batches of about five samples down, by half a sample on average.
+    assert 2.7 <= (found.T / found.m)[0] < 4.5
 
 
 def test_a_cohort_is_planned_as_that_many_devices_of_the_whole_fleet():
@@ -154,23 +169,10 @@ def test_near_devices_can_be_planned_together():
     problem = lognormal(U=1000)
     population, found = Population.of(problem), solved(problem)
     assert grouping_error(population, found) < 0.03
-    small = population.condensed(THOROUGH.groups)
-    assert small.P.size <= THOROUGH.groups
+    small = population.condensed(32)
+    assert small.P.size <= 32
     assert small.count.sum() == 1000
     assert (small.count @ (1 / small.P)) == pytest.approx(np.sum(1 / population.P))
-    quickly = solved(problem, effort=QUICK)
-    assert true_excess(problem, quickly.T, quickly.m) <= 1.05 * true_excess(problem, found.T, found.m)
-
-
-def test_the_table_of_prices_falls_with_time_and_shares_out_what_there_is():
-    population = Population.of(lognormal())
-    price = Price.of(population, 0.05, 3.0, THOROUGH)
-    assert np.all(np.diff(price.V) <= 0)
-    a = np.array([1.0, 2.0, 4.0, 8.0])
-    T = price.share_out(a, 2.0)
-    assert T.sum() == pytest.approx(2.0)
-    assert np.all(np.diff(T) > 0)
-    assert price.share_out(np.ones(4), 2.0) == pytest.approx(np.full(4, 0.5), rel=1e-6)
 
 
 def test_rounds_that_are_all_but_forgotten_have_a_deadline_too():

@@ -21,8 +21,8 @@ from adelfl.records.schema import Row
 from adelfl.records.summary import QUARTERS, Summary
 from adelfl.report.comparison import Contender, standard_error
 from adelfl.report.groups import MOST_GROUPS, gather
-from adelfl.report.heatmaps import MOST_CELLS, MOST_DEVICES, used_work
 from adelfl.report.html import write_report
+from adelfl.report.rounds import MOST_CELLS, MOST_DEVICES, draw_batches, draw_coverage, used_work
 from adelfl.report.run_data import read_run
 from adelfl.report.style import SERIES, STRATEGY_COLOURS, figure, looks_of, save
 from support.small_worlds import everything_below, typed
@@ -235,7 +235,7 @@ def test_who_contributed_is_blank_where_a_device_was_not_asked(tmp_path):
     trace = read_run(run_at(tmp_path / "a", devices=50, cohort=4, rounds=9))
     work = used_work(trace)
     assert np.isfinite(work).sum(axis=0).tolist() == [4] * 9
-    assert np.nansum(work) == pytest.approx(sum(depth.sum() for depth in trace.depths))
+    assert np.nansum(work) == pytest.approx(sum(share.sum() for share in trace.work[1]))
 
 
 def test_work_that_was_thrown_away_is_no_contribution(tmp_path):
@@ -245,32 +245,37 @@ def test_work_that_was_thrown_away_is_no_contribution(tmp_path):
         rows[1:] = [row | {"depth": [3, 2, 0, 3, 1], "contributors": [2, 2, 2]} for row in rows[1:]]
 
     trace = read_run(run_at(tmp_path / "a", "drop", change=drop))
-    assert all(depth.tolist() == [1, 0, 0, 1, 0] for depth in trace.depths)
+    assert all(share.tolist() == [1, 0, 0, 1, 0] for share in trace.work[1])
 
 
 def test_large_fleets_are_thinned_and_long_runs_averaged_and_it_is_said(tmp_path):
     rounds, devices = MOST_CELLS + 1, MOST_DEVICES + 1
     run_at(tmp_path / "runs" / "a", rounds=rounds, devices=devices)
     assert used_work(read_run(tmp_path / "runs" / "a")).shape == (MOST_DEVICES, rounds)
-    text = written(tmp_path / "runs", tmp_path / "r.html")
-    assert f"Shown are {MOST_DEVICES} of up to {devices} devices" in text
-    assert "a column is the mean of up to 2." in text
+    (image,) = draw_coverage(gather([tmp_path]).groups).axes[0].images
+    assert image.get_array().shape == (L, -(-rounds // 2))
+    text = Elements(written(tmp_path / "runs", tmp_path / "r.html")).text
+    assert f"Of more than {MOST_DEVICES} devices, {MOST_DEVICES} are shown" in text
+    assert f"With more than {MOST_CELLS} rounds, a column is the mean of several." in text
 
 
-@pytest.mark.parametrize(
-    ("strategy", "batch", "sentence"),
-    [
-        ("salf", [4, 4, 0, 0], "Always 4 for every device that trains, none for the other 50% of devices: salf."),
-        ("salf", [4, 4, 4, 4], "Always 4 for every device: salf."),
-        ("adel", [4, 2, 1, 0], "Left out: the 25% of devices that have no samples (adel)."),
-    ],
-)
-def test_devices_without_samples_are_not_said_to_have_the_batch_of_the_others(tmp_path, strategy, batch, sentence):
+def test_devices_without_samples_do_not_count_among_batch_sizes(tmp_path):
     def some_idle(rows):
-        rows[1:] = [row | {"batch": batch} for row in rows[1:]]
+        rows[1:] = [row | {"batch": [4, 2, 0, 0]} for row in rows[1:]]
+        rows[-1]["batch"] = [0, 0, 0, 0]
 
-    run_at(tmp_path / "runs" / "a", strategy, devices=4, change=some_idle)
-    assert sentence in unescape(written(tmp_path / "runs", tmp_path / "r.html"))
+    run = read_run(run_at(tmp_path / "a", devices=4, change=some_idle))
+    assert run.batches[:-1].tolist() == [[2.0, 2.0, 2.0, 4.0, 4.0]] * 5
+    assert np.isnan(run.batches[-1]).all()
+
+
+def test_batch_sizes_of_every_strategy_are_drawn_if_it_finished_a_single_round_too(tmp_path):
+    run_at(tmp_path / "a", "adel", rounds=6)
+    run_at(tmp_path / "b", "wait", rounds=1)
+    for ax in draw_batches(gather([tmp_path]).groups).axes:
+        median = ax.patches[-1].get_data()
+        assert np.isfinite(median.values).all()
+        assert median.edges[0] == 0.5
 
 
 # -- which runs
@@ -456,7 +461,9 @@ def test_accuracies_that_some_rounds_lack_are_no_trouble(tmp_path):
             row |= {"accuracy": None, "loss": None}
 
     run_at(tmp_path / "runs" / "a", about={"clock": "real"}, change=seldom)
-    assert "Time is real" in written(tmp_path / "runs", tmp_path / "r.html")
+    text = written(tmp_path / "runs", tmp_path / "r.html")
+    assert "on Flower" in text
+    assert "No accuracy was recorded." not in text
 
 
 # -- mistakes

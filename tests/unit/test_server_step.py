@@ -29,8 +29,8 @@ def test_sgd_adds_the_change():
 
 def test_momentum_adam_yogi_and_adagrad_follow_reddi_et_al():
     w = {name: np.array([1.0, 2.0, 3.0]) for name in NAMES}
-    m, v = {name: np.zeros(3) for name in NAMES}, {name: np.zeros(3) for name in NAMES}
     b1, b2, tau = 0.8, 0.95, 1e-2
+    m, v = {name: np.zeros(3) for name in NAMES}, {name: np.full(3, tau**2) for name in NAMES}
     for d in CHANGES:
         m["momentum"] = b1 * m["momentum"] + d
         w["momentum"] = w["momentum"] + 0.5 * m["momentum"]

@@ -23,13 +23,11 @@ from adelfl.planner import Problem
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 from adelfl.records.summary import FINAL_MOMENTS, Summary
-from adelfl.records.writer import RunWriter
 from adelfl.simulation import TrainingError, simulate
 from adelfl.simulation.draws import draw_rows
 from adelfl.simulation.world import World
 from adelfl.strategies import Orders, find_strategy
 from adelfl.theory.participation import delivery, expected_depth
-from support.dashboard_world import info
 from support.small_worlds import (
     EVERY_STRATEGY,
     cohort_of,
@@ -457,8 +455,8 @@ def test_partial_iterations_follow_the_rule_of_the_specification(momentum):
 def test_training_that_breaks_down_is_one_sentence_and_finished_rows_stay(strategy, engine, tmp_path):
     experiment = experiment_of(strategy, engine=engine, rate=1e18, depth=0.95, rounds=12, evaluations=1)
     folder = tmp_path / "run"
-    with RunWriter.create(folder, info()) as writer, pytest.raises(TrainingError) as trouble:
-        simulate(experiment, writer)
+    with pytest.raises(TrainingError) as trouble:
+        simulate(experiment, record=folder)
     sentence = str(trouble.value)
     assert "lower the learning rate" in sentence
     assert "\n" not in sentence
@@ -475,7 +473,7 @@ def test_training_that_breaks_down_is_one_sentence_and_finished_rows_stay(strate
 
 def test_a_partition_or_layers_of_another_size_are_refused():
     experiment = experiment_of("salf")
-    with pytest.raises(ConfigError, match="partition has 4 devices, the fleet 5"):
+    with pytest.raises(ConfigError, match="partition has 4 devices, but the fleet has 5"):
         replace(experiment, partition=iid(experiment.dataset.y_train, 4, 0))
     with pytest.raises(ConfigError, match="layers"):
         replace(experiment, layers=experiment.layers[1:])

@@ -175,7 +175,7 @@ def test_gradients_are_looked_at_ten_times_and_written_down():
     looked = [row.round for row in memory.rows if row.gradients is not None]
     assert looked == [4, 8, 12, 16, 20, 24, 28, 32, 36]
     seen = next(row for row in memory.rows if row.gradients is not None).gradients
-    assert set(seen) == {"sigma2", "zeta2", "norm2", "curvature"}
+    assert set(seen) == {"sigma2", "zeta2", "norm2"}
     assert all(len(values) == 3 for values in seen.values())
     assert not any(row.gradients for row in run(experiment_of("salf", depth=0.6, rounds=40)).rows)
 
@@ -184,9 +184,7 @@ def test_gradients_are_looked_at_ten_times_and_written_down():
     ("options", "sentence"),
     [
         ({"replan": "yes"}, "replan must be true or false"),
-        ({"batch_scale": "two"}, "batch_scale must be one of"),
-        ({"deadlines": "many"}, "deadlines must be one of auto, planned, uniform"),
-        ({"average_over": "some"}, "average_over must be one of"),
+        ({"weigh": "some"}, "weigh must be one of"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, sentence):

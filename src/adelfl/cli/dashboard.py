@@ -18,14 +18,14 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def dashboard(
-    root: Annotated[Path, typer.Argument(metavar="[RUNS]", help="Where runs are.")] = Path("runs"),
-    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")] = (
+    root: Annotated[Path, typer.Argument(metavar="[RUNS]", help="Folder with runs.")] = Path("runs"),
+    host: Annotated[str, typer.Option(help="Address to listen on; any other than 127.0.0.1 needs a token.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 8765,
     token: Annotated[
         str | None,
-        typer.Option(envvar="ADELFL_DASHBOARD_TOKEN", help="Secret that viewers need; generated where one is needed."),
+        typer.Option(envvar="ADELFL_DASHBOARD_TOKEN", help="Secret that viewers need; generated if necessary."),
     ] = None,
 ) -> None:
     """Show runs in a browser, live while they are written."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from adelfl.records.reader import RunRecord
-from adelfl.records.schema import Row, RunResult
+from adelfl.records.schema import Row
 
 if TYPE_CHECKING:
     from adelfl.runner import Job
@@ -70,65 +71,39 @@ class RunDisplay(_Display):
             self.bars.update(self.task, completed=row.round, note=f"accuracy {row.accuracy:.1%}")
 
 
-class CompareDisplay(_Display):
-    """Progress of a comparison: a bar per strategy over all its seeds."""
+class JobsDisplay(_Display):
+    """Progress of many runs: a bar per strategy of a comparison, or per stage of a study."""
 
-    def __init__(self, strategies: list[str], seeds: int) -> None:
-        super().__init__(max(len(s) for s in strategies), "the same command goes on from there")
-        self.tasks = {s: self.bars.add_task(s, total=float(seeds), note="") for s in strategies}
-        self.share: dict[Job, float] = {}
-        self.accuracy: dict[Job, float] = {}
-        self.budget: dict[Job, float] = {}
+    def __init__(self, names: Sequence[str], prefix: str = "") -> None:
+        super().__init__(len(prefix) + max(map(len, names)), "the same command goes on from there")
+        self.prefix = prefix
+        self.tasks: dict[str, TaskID] = {}
+        self.shares: dict[TaskID, dict[Job, float]] = {}
+        self.budgets: dict[Job, float] = {}
+
+    def stage(self, name: str, runs: int) -> None:
+        """Add a bar; it shows the jobs of the strategy ``name``, or all jobs until the next one."""
+        self.newest = self.tasks[name] = self.bars.add_task(f"{self.prefix}{name}", total=float(runs), note="")
+        self.shares[self.newest] = {}
 
     def row(self, job: Job, row: Row) -> None:
         """Show a row of a run that is under way."""
         if row.accuracy is None:
             return
-        if job not in self.budget:
-            self.budget[job] = RunRecord.open(job.folder).info.budget
-        self._update(job, min(0.999, row.time / self.budget[job]), row.accuracy)
+        if job not in self.budgets:
+            self.budgets[job] = RunRecord.open(job.folder).info.budget
+        self._update(job, min(0.999, row.time / self.budgets[job]), row.accuracy)
 
-    def done(self, job: Job, result: RunResult) -> None:
-        """Show that a run ended."""
-        accuracy = result.final_accuracy or 0.0
-        self._update(job, 1.0, accuracy)
+    def done(self, job: Job, accuracy: float | None) -> None:
+        """Show that a run ended; its accuracy is NaN if it broke down."""
+        task, note = self._update(job, 1.0, accuracy or 0.0)
         if not self.console.is_terminal:
-            self.console.print(f"{job.strategy} seed {job.seed}: {accuracy:.1%}", highlight=False)
+            ended = sum(share == 1.0 for share in self.shares[task].values())
+            self.console.print(f"{self.prefix}{note} ({ended} of {self.bars.tasks[task].total:.0f})", highlight=False)
 
-    def _update(self, job: Job, share: float, accuracy: float) -> None:
-        self.share[job], self.accuracy[job] = share, accuracy
-        mine = [j for j in self.share if j.strategy == job.strategy]
-        mean = sum(self.accuracy[j] for j in mine) / len(mine)
-        completed = sum(self.share[j] for j in mine)
-        self.bars.update(self.tasks[job.strategy], completed=completed, note=f"accuracy {mean:6.1%}")
-
-
-class StudyDisplay(_Display):
-    """Progress of a study: a bar per stage, by runs."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(len(name) + len(" learning rates"), "the same command goes on from there")
-        self.name = name
-        self.task: Any = None
-        self.ended = 0
-
-    def stage(self, name: str, runs: int) -> None:
-        """Begin a stage."""
-        self.task = self.bars.add_task(f"{self.name} {name}", total=float(runs), note="")
-        self.ended, self.total, self.stage_name = 0, runs, name
-
-    def row(self, job: Job, row: Row) -> None:
-        """Show which run is under way."""
-        if row.accuracy is not None:
-            self.bars.update(self.task, note=f"{self._what(job)} {row.accuracy:.1%}")
-
-    def done(self, job: Job, accuracy: float) -> None:
-        """Show that a run ended."""
-        self.ended += 1
-        note = f"{self._what(job)} {'broke down' if math.isnan(accuracy) else f'{accuracy:.1%}'}"
-        self.bars.update(self.task, completed=self.ended, note=note)
-        if not self.console.is_terminal:
-            self.console.print(f"{self.name} {self.stage_name} {self.ended}/{self.total}: {note}", highlight=False)
-
-    def _what(self, job: Job) -> str:
-        return f"{job.folder.parent.parent.name} {job.folder.name}"
+    def _update(self, job: Job, share: float, accuracy: float) -> tuple[TaskID, str]:
+        task = self.tasks.get(job.strategy, self.newest)
+        self.shares[task][job] = share
+        note = f"{job.strategy} seed {job.seed}: {'broke down' if math.isnan(accuracy) else f'{accuracy:.1%}'}"
+        self.bars.update(task, completed=sum(self.shares[task].values()), note=note)
+        return task, note

@@ -1,4 +1,4 @@
-"""``adelfl export``, and the targets that ``adelfl run --log`` takes too."""
+"""``adelfl export``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ class Target(StrEnum):
     csv = "csv"
 
 
-Targets = Annotated[list[Target] | None, typer.Option("--log", help="Log rounds as they come, too; repeatable.")]
-
-
 def export(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold some.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that contain runs.")],
     to: Annotated[Target, typer.Option(help="Target format.")],
 ) -> None:
-    """Export runs that are recorded: event files of TensorBoard, a run of MLflow, or a CSV file."""
+    """Export runs, finished or not: event files of TensorBoard, a run of MLflow, or a CSV file."""
     from adelfl.errors import AdelError
-    from adelfl.export.logs import export_run, find_target
+    from adelfl.export.runs import export_run, find_target
     from adelfl.records.reader import run_folders
 
     find_target(to.value)
@@ -42,8 +39,3 @@ def export(
             typer.echo(f"error: {error}", err=True)
     if failed:
         raise typer.Exit(2)
-
-
-def warn(sentence: str) -> None:
-    """Print a warning."""
-    typer.echo(f"warning: {sentence}", err=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -34,13 +32,12 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this file (.png, .pdf, .svg).")] = None,
     method: Annotated[
-        str, typer.Option(metavar="exact|trust-region", help="Exact or general solver of the paper's objective.")
+        str, typer.Option(metavar="exact|trust-region", help="Solver of the paper's objective; exact is faster.")
     ] = "exact",
     objective: Annotated[
-        str, typer.Option(metavar="tight|paper", help="The noise of the rounds itself, or the paper's bound on it.")
+        str, typer.Option(metavar="tight|paper", help="Minimise the noise of the rounds, or the paper's bound.")
     ] = "tight",
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a device would have to sit out.")] = False,
-    show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -53,8 +50,6 @@ def plan(
     from adelfl.config.plan import load_problem
     from adelfl.planner import plan as solve
 
-    if show and plot is None:
-        raise ConfigError("--open needs --plot FILE.png")
     problem = load_problem(file, fleet)
 
     def solved(changed: Problem) -> Solution:
@@ -70,11 +65,8 @@ def plan(
         _show_sweep(problem, sweep, solved, plot, as_json)
     else:
         _show_plan(problem, solved, plot, as_json)
-    if plot is not None:
-        if not as_json:
-            typer.echo(f"Picture: {plot}")
-        if show:
-            open_picture(plot)
+    if plot is not None and not as_json:
+        typer.echo(f"Picture: {plot}")
 
 
 def _show_plan(problem: Problem, solve: Callable[[Problem], Solution], plot: Path | None, as_json: bool) -> None:
@@ -156,9 +148,3 @@ def _plan_json(solution: Solution) -> dict[str, Any]:
         "method": solution.method,
         "seconds": solution.seconds,
     }
-
-
-def open_picture(path: Path) -> None:
-    """Show a picture, where there is a screen."""
-    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        typer.launch(str(path))

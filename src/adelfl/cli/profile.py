@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adelfl.cli.export import warn
 from adelfl.cli.runs import Changes, Config, DataDir, prepare
 from adelfl.errors import ConfigError
 
@@ -24,10 +23,10 @@ def profile(
     changes: Changes = None,
     batch_sizes: Annotated[str, typer.Option(help="Samples per step, separated by commas.")] = "4,8,16,32",
     repeats: Annotated[int, typer.Option(min=2, help="Steps at each batch size.")] = 20,
-    upload: Annotated[float, typer.Option(min=0, help="Seconds that sending an update takes, if you know.")] = 0.0,
-    mbps: Annotated[float | None, typer.Option(min=0.001, help="Or the uplink in megabits per second.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call this machine.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many devices are like this one.")] = 1,
+    upload: Annotated[float, typer.Option(min=0, help="Seconds to send an update.")] = 0.0,
+    mbps: Annotated[float | None, typer.Option(min=0.001, help="In place of --upload: megabits per second.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the device; by default the host name.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of devices of this kind.")] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -35,7 +34,6 @@ def profile(
             help=r"Add the \[\[device]] entry to this file for adelfl plan; a new file gets a \[problem] as well.",
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw measured against modelled times.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -51,29 +49,20 @@ def profile(
     name = name or platform.node() or "device"
     if out is not None:
         _check_out(out, name)
-    if plot is not None:
-        from adelfl.report.style import check_picture
-
-        check_picture(plot)
     from adelfl.fitting import fit_laws
 
     measured, megabytes = _measured(settings, sizes, repeats)
     laws = sorted(fit_laws(measured.per_sample), key=lambda law: law.distance)
     if not measured.grows:
-        warn(
-            "the layer times do not grow with the batch size beyond their noise, so compute is a guess; "
-            "try larger --batch-sizes, or more --repeats"
+        typer.echo(
+            "warning: the layer times do not grow with the batch size beyond their noise, so compute is a guess; "
+            "try larger --batch-sizes, or more --repeats",
+            err=True,
         )
     seconds = upload + measured.overhead + (8.0 * megabytes / mbps if mbps is not None else 0.0)
     entry: dict[str, Any] = {"name": name, "compute": measured.compute, "upload": seconds}
     if count > 1:
         entry["count"] = count
-    if plot is not None:
-        from adelfl.report.profile import draw_profile
-        from adelfl.report.style import save
-
-        m = measured
-        save(draw_profile(m.batch_sizes, m.backward, m.layers, m.line, m.per_sample, laws), plot)
     if out is not None:
         _append(out, entry, _problem(settings, len(measured.layers), entry))
     if as_json:
@@ -83,9 +72,8 @@ def profile(
 
     print_profile(measured.batch_sizes, measured.forward, measured.backward, measured.layers, laws, measured.variation)
     typer.echo(_entry(entry))
-    for what, path in (("Entry", out), ("Picture", plot)):
-        if path is not None:
-            typer.echo(f"{what}: {path}")
+    if out is not None:
+        typer.echo(f"Entry: {out}")
 
 
 def _measured(settings: Any, sizes: list[int], repeats: int) -> tuple[Profile, float]:  # noqa: ANN401 - RunFile

@@ -9,10 +9,10 @@ import typer
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold some.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that contain runs.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
     figures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write each figure there too, as PNG and PDF.")
+        Path | None, typer.Option(metavar="FOLDER", help="Also write each figure to this folder, as PNG and PDF.")
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about a run, or about several side by side."""

@@ -28,13 +28,13 @@ class Scale(StrEnum):
 
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Studies, or all; see docs/reproduction.md.")],
-    scale: Annotated[Scale, typer.Option(help="Narrow networks and fewer rounds, or the paper's.")] = Scale.cpu,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many; by default 5 (CIFAR-10: 3).")] = None,
+    scale: Annotated[Scale, typer.Option(help="cpu: narrow networks, fewer rounds; full: the paper's.")] = Scale.cpu,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default 5 (CIFAR-10: 3).")] = None,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default one per core.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of parallel runs; by default one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("results"),
-    runs: Annotated[Path, typer.Option(help="Folder for the runs; what is finished there is not run again.")] = Path(
+    runs: Annotated[Path, typer.Option(help="Folder for the runs; finished runs in it are not repeated.")] = Path(
         "runs/reproduce"
     ),
     changes: Annotated[
@@ -42,7 +42,7 @@ def reproduce(
         typer.Option("--set", metavar="section.key=value", help="Change every run, such as engine.device=cuda."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option(help="Do not repeat runs whose rows are in the folder of tables, made here or elsewhere.")
+        bool, typer.Option(help="Skip runs whose rows are in the folder of tables, from any machine.")
     ] = False,
     summary: Annotated[
         bool, typer.Option("--summary", help="Run nothing; summarise the rows that are in the folder of tables.")
@@ -50,14 +50,15 @@ def reproduce(
     page: Annotated[Path | None, typer.Option(help="Fill this page's tables from the folder of results.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Do the paper's experiments, and say which of its claims hold.
+    """Run the paper's experiments, and report which of its claims hold.
 
     Each strategy's learning rate is chosen on validation data first. Runs that are finished are not run again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from adelfl.cli.display import StudyDisplay
+    from adelfl.cli.display import JobsDisplay
     from adelfl.experiments.catalogue import NAMES, find_study
     from adelfl.experiments.conduct import Setup, conduct
+    from adelfl.experiments.outcome import Outcome
 
     wanted = list(NAMES) if "all" in names else names
     studies = [find_study(name, scale.value) for name in wanted]
@@ -71,30 +72,24 @@ def reproduce(
     for study in studies:
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
         stem = out / folder.name
-        setup = Setup(
-            folder,
-            seeds,
-            first_seed,
-            jobs or os.cpu_count() or 1,
-            tuple(more),
-            _earlier(study, stem) if resume else None,
-        )
+        earlier = _earlier(study, stem) if resume else None
+        setup = Setup(folder, seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more), earlier)
         stem.parent.mkdir(parents=True, exist_ok=True)
         if summary:
             outcome = _earlier(study, stem)
             if outcome is None:
                 raise ConfigError(f"{stem}.csv: there are no rows to summarise yet")
         else:
-            with StudyDisplay(study.name) as display:
-                outcome = conduct(study, setup, display, keep=partial(_keep, stem))
-        _leave(study, outcome, out / folder.name, scale)
+            with JobsDisplay(["learning rates"], f"{study.name} ") as display:
+                outcome = conduct(study, setup, display, keep=partial(Outcome.write, stem=stem))
+        _leave(study, outcome, stem, scale)
         if as_json:
             typer.echo(json.dumps(outcome.to_json()))
         else:
             from adelfl.report.terminal import print_study
 
             print_study(study.title, study.source, outcome.tables(), outcome.to_json()["claims"])
-            typer.echo(f"Tables and picture: {out / folder.name}.csv, .json, .png   Runs: {folder}")
+            typer.echo(f"Tables and picture: {stem}.csv, .json, .png   Runs: {folder}")
     if page is not None:
         from adelfl.atomic import write_output
         from adelfl.experiments.page import fill_page
@@ -109,17 +104,11 @@ def _earlier(study: Study, stem: Path) -> Outcome | None:
     return Outcome.read(study, stem) if stem.with_name(f"{stem.name}.csv").is_file() else None
 
 
-def _keep(stem: Path, outcome: Outcome) -> None:
-    """Write the rows of the runs that have ended, so that nothing is lost."""
-    outcome.write(stem)
-
-
 def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
     """Write what stays behind: tables, claims, a picture."""
     from adelfl.atomic import write_json
     from adelfl.report.style import save
 
-    stem.parent.mkdir(parents=True, exist_ok=True)
     outcome.write(stem)
     about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": round(outcome.core_minutes, 1)}
     write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
@@ -134,7 +123,7 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
         picture = draw_regime(fit.depth, fit.misfit, fit.curves, fit.points, stated=STATED, title=title)
         save(picture, stem.with_name(f"{stem.name}-regime.png"), dpi=110)
     if study.headline:
-        from adelfl.report.time_series import draw_study
+        from adelfl.report.studies import draw_study
 
         titles = [cell.title for cell in study.cells if cell.key in study.headline]
         panels = [
@@ -149,7 +138,7 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
 def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplotlib figure
     if study.drawing == "map":
         from adelfl.experiments.page import map_gains
-        from adelfl.report.heatmaps import draw_gain
+        from adelfl.report.studies import draw_gain
 
         return draw_gain(map_gains(outcome), study.title)
     if study.drawing == "dots":
@@ -157,7 +146,7 @@ def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplot
 
         panels = [(cell, [row[:3] for row in rows]) for cell, rows in outcome.tables()]
         return draw_dots(panels, study.title)
-    from adelfl.report.time_series import draw_study
+    from adelfl.report.studies import draw_study
 
     cells = outcome.contenders()
     recorded = all(c.records for _, contenders in cells for c in contenders)

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adelfl.cli.export import Targets, warn
 from adelfl.errors import AdelError, ConfigError
 
 if TYPE_CHECKING:
-    from adelfl.records.schema import Row, RunResult
+    from adelfl.records.schema import RunResult
     from adelfl.report.comparison import Contender
     from adelfl.runner import Job
 
-Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment; none: the embedded one.")]
+Config = Annotated[
+    Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Experiment file; by default the bundled experiment.")
+]
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change a key of the file; repeatable.")
 ]
@@ -43,31 +44,22 @@ def run(
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default below runs/.")] = None,
     data_dir: DataDir = None,
-    engine: Annotated[
-        str | None, typer.Option(help="auto, fused, stacked, loop; flower: Flower's simulation engine over Ray.")
-    ] = None,
-    log: Targets = None,
+    engine: Annotated[str | None, typer.Option(help="auto, fused, stacked or loop.")] = None,
 ) -> None:
     """Simulate one strategy, and record it."""
     run_file = prepare(config, [*(changes or ()), *([f"engine.name={engine}"] if engine else ())], data_dir)
     from adelfl.cli.display import RunDisplay
     from adelfl.config.build import build_data
-    from adelfl.export.logs import Logs
     from adelfl.runner import start
 
     parts = [*(part.factory or part.name for part in (run_file.data, run_file.model)), run_file.strategy.name]
     name = "-".join([*(part.replace(":", ".") for part in parts), f"seed{run_file.training.seed}"])
     folder = out or _free(Path("runs") / name)
     build_data(run_file)  # before the display opens: decoding has a bar of its own
-    with RunDisplay(str(folder)) as display, Logs([target.value for target in log or ()], folder, warn) as logs:
-
-        def report(row: Row) -> None:
-            display.row(row)
-            logs.row(row)
-
-        result = start(run_file, folder, report)
-    _say_result(folder, result)
-    _say_untrained(run_file, _contenders_of(folder))
+    with RunDisplay(str(folder)) as display:
+        result = start(run_file, folder, display.row)
+    _print_result(folder, result)
+    _print_untrained_note(run_file, _contenders({run_file.strategy.name: [folder]}))
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")]) -> None:
@@ -84,7 +76,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an
         typer.echo(f"note: {note}: its last bits may differ from those of an uninterrupted run", err=True)
     with RunDisplay(str(run)) as display:
         result = go_on(run, display.row)
-    _say_result(run, result)
+    _print_result(run, result)
 
 
 def compare(
@@ -92,15 +84,14 @@ def compare(
     strategies: Annotated[
         str, typer.Option(help=r"Names, import paths, or name\[option=value], separated by commas.")
     ] = "adel,adel-paper,salf,drop,wait,heterofl,oracle",
-    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of parallel runs.")] = 1,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default below runs/.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Picture; by default accuracy.png among the runs.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for the plot; by default accuracy.png in the folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is finished already.")] = False,
-    show: Annotated[bool, typer.Option("--open", help="Open the picture, where there is a screen.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat finished runs, too.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Compare strategies on the same data, initial weights and random draws, over several seeds.
@@ -108,7 +99,7 @@ def compare(
     Finished runs are not repeated; interrupted ones are continued.
     """
     run_file = prepare(config, changes, data_dir)
-    from adelfl.cli.display import CompareDisplay
+    from adelfl.cli.display import JobsDisplay
     from adelfl.report.style import check_picture, save
     from adelfl.report.time_series import draw_comparison
     from adelfl.runner import default_folder, jobs_of, parse_strategy, run_all
@@ -127,30 +118,29 @@ def compare(
     folder = out or default_folder(run_file, Path("runs"))
     jobs_to_do = jobs_of(run_file, words, seeds, first_seed, folder, fresh)
     _check(jobs_to_do)
-    _say_versions(jobs_to_do)
+    _print_versions_note(jobs_to_do)
     picture = plot or folder / "accuracy.png"
     if plot is not None:
         check_picture(plot)
     errors: dict[Job, AdelError] = {}
     finished = []
-    with CompareDisplay(words, seeds) as display:
+    with JobsDisplay(words) as display:
+        for word in words:
+            display.stage(word, seeds)
         for job, result in run_all(jobs_to_do, jobs, display.row):
             if isinstance(result, AdelError):
                 errors[job] = result
                 continue
             finished.append(job)
-            display.done(job, result)
-    contenders = _contenders(words, [job for job in jobs_to_do if job in finished])
+            display.done(job, result.final_accuracy)
+    done = {word: [job.folder for job in jobs_to_do if job.strategy == word and job in finished] for word in words}
+    contenders = _contenders(done)
     if contenders:
         _print_comparison(contenders, as_json)
         save(draw_comparison(contenders, _title(run_file, contenders)), picture)
         if not as_json:
-            _say_untrained(run_file, contenders)
+            _print_untrained_note(run_file, contenders)
             typer.echo(f"Runs: {folder}   Picture: {picture}")
-        if show:
-            from adelfl.cli.plan import open_picture
-
-            open_picture(picture)
     for job in (job for job in jobs_to_do if job in errors):  # in the order of the jobs
         typer.echo(f"error: {job.strategy}, seed {job.seed}: {errors[job]}", err=True)
     if errors:
@@ -171,7 +161,7 @@ def _print_comparison(contenders: list[Contender], as_json: bool) -> None:
 
 
 def list_runs(
-    root: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where runs are.")] = Path("runs"),
+    root: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with runs.")] = Path("runs"),
 ) -> None:
     """List the runs below a folder."""
     from adelfl.records.reader import find_runs
@@ -198,7 +188,7 @@ def _free(folder: Path) -> Path:
     return free
 
 
-def _say_result(folder: Path, result: RunResult) -> None:
+def _print_result(folder: Path, result: RunResult) -> None:
     from adelfl.records.reader import RunRecord
 
     for note in RunRecord.open(folder).info.notes:
@@ -209,7 +199,7 @@ def _say_result(folder: Path, result: RunResult) -> None:
     )
 
 
-def _say_untrained(run_file: Any, contenders: list[Contender]) -> None:  # noqa: ANN401 - RunFile
+def _print_untrained_note(run_file: Any, contenders: list[Contender]) -> None:  # noqa: ANN401 - RunFile
     """Print a note if the accuracy stayed near chance."""
     import numpy as np
 
@@ -219,14 +209,6 @@ def _say_untrained(run_file: Any, contenders: list[Contender]) -> None:  # noqa:
     labels = build_data(run_file)[0].y_test
     if note := untrained_note(contenders, float(np.bincount(labels).max() / labels.size)):
         typer.echo(f"note: {note}", err=True)
-
-
-def _contenders_of(folder: Path) -> list[Contender]:
-    from adelfl.records.reader import RunRecord
-    from adelfl.report.comparison import Contender
-
-    record = RunRecord.open(folder)
-    return [Contender(record.info.strategy, record.info.label, [record])]
 
 
 def _check(jobs_to_do: list[Job]) -> None:
@@ -241,7 +223,7 @@ def _check(jobs_to_do: list[Job]) -> None:
         seen.add(job.strategy)
 
 
-def _say_versions(jobs_to_do: list[Job]) -> None:
+def _print_versions_note(jobs_to_do: list[Job]) -> None:
     """Print a note if finished runs of other versions are reused."""
     from adelfl.runner import made_elsewhere
 
@@ -255,16 +237,12 @@ def _say_versions(jobs_to_do: list[Job]) -> None:
         typer.echo(f"note: {notes[0]}{more}; --fresh runs again what is there", err=True)
 
 
-def _contenders(words: list[str], jobs_to_do: list[Job]) -> list[Contender]:
+def _contenders(folders: dict[str, list[Path]]) -> list[Contender]:
     from adelfl.records.reader import RunRecord
     from adelfl.report.comparison import Contender
 
-    contenders = []
-    for word in words:
-        records = [RunRecord.open(job.folder) for job in jobs_to_do if job.strategy == word]
-        if records:
-            contenders.append(Contender(word, records[0].info.label, records))
-    return contenders
+    records = {name: [RunRecord.open(folder) for folder in several] for name, several in folders.items()}
+    return [Contender(name, several[0].info.label, several) for name, several in records.items() if several]
 
 
 def _title(run_file: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - RunFile
@@ -278,8 +256,8 @@ def _title(run_file: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 -
 def partition(
     config: Config = None,
     changes: Changes = None,
-    save: Annotated[Path | None, typer.Option(help="Write it (.npz); reuse it with data.partition_file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the labels of each device.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the partition (.npz), for data.partition_file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the labels of each device into this file.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Show how the training samples are distributed over the devices; save or draw it."""
@@ -300,7 +278,7 @@ def partition(
         held.save(save)
         typer.echo(f"Partition: {save}")
     if plot is not None:
-        from adelfl.report.heatmaps import draw_partition
+        from adelfl.report.partition import draw_partition
         from adelfl.report.style import save as save_figure
 
         save_figure(draw_partition(held, dataset.y_train), plot)

@@ -49,7 +49,7 @@ def _build_experiment(config: RunFile) -> Experiment:
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(config, model, layers, dataset)
-    share = find_codec(t.codec).share(dict(model.named_parameters()))
+    share = find_codec(t.codec).relative_size(dict(model.named_parameters()))
     believed = misjudged(fleet, config.fleet.misjudged, config.fleet.misjudged_each, seed)
     budget = budget_for(t, fleet, len(layers))
     problem = Problem(

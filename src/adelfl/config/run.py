@@ -34,7 +34,7 @@ from adelfl.latency import LawName
 from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MIN_RUN_BUDGET
 from adelfl.plugins import import_object
 from adelfl.records.summary import MAX_EVALUATIONS
-from adelfl.runtime.codec import CodecName
+from adelfl.runtime.codec import find_codec
 from adelfl.runtime.server_step import ServerStepName
 
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
@@ -147,9 +147,18 @@ class TrainingSection(Section):
     weight_decay: NotNegative = 0.0
     momentum: float = Field(default=0.0, ge=0, lt=1)
     oversample: bool = False
-    codec: CodecName = "none"
+    codec: str = "none"
     evaluations: int = Field(default=50, ge=1, le=MAX_EVALUATIONS)
     seed: int = Field(default=0, ge=0)
+
+    @field_validator("codec")
+    @classmethod
+    def _known_codec(cls, value: str) -> str:
+        try:
+            return find_codec(value).name
+        except ConfigError as error:
+            reason = str(error).partition(", not ")[0].removeprefix("codec ").replace(", or a Codec", "")
+            raise PydanticCustomError("codec", "{reason}", {"reason": reason}) from None
 
 
 _RATES = {
@@ -192,7 +201,7 @@ class ServerSection(Section):
 class EngineSection(Section):
     """[engine]."""
 
-    name: Literal["auto", "fused", "stacked", "loop", "flower"] = "auto"
+    name: Literal["auto", "fused", "stacked", "loop"] = "auto"
     device: str = "cpu"
     threads: int = Field(default=1, ge=1)
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from secrets import compare_digest
-from typing import Any
-from urllib.parse import parse_qs
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Scope]]
-Send = Callable[[Scope], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "adelfl-dashboard"
 HEADERS = {
@@ -45,7 +40,7 @@ class Guard:
 
     Parameters
     ----------
-    app : callable
+    app : ASGIApp
         The wrapped app.
     hosts : frozenset of str or None
         Host names that a request may use; None for all. On a loopback address this prevents DNS rebinding.
@@ -53,7 +48,7 @@ class Guard:
         Secret that a viewer needs; None for none.
     """
 
-    def __init__(self, app: App, hosts: frozenset[str] | None, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, token: str | None) -> None:
         self.app, self.hosts = app, hosts
         self._key = None if token is None else _digest(token)
 
@@ -63,35 +58,30 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         new = dict(HEADERS)
-        refusal = self._refusal(scope, headers, new)
+        refusal = self._refusal(Request(scope), new)
 
-        async def with_headers(message: Scope) -> None:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [(k, v) for k, v in message.get("headers", ()) if k.decode("latin-1").lower() not in new]
-                message["headers"] = [*kept, *((k.encode(), v.encode()) for k, v in new.items())]
+                MutableHeaders(scope=message).update(new)
             await send(message)
 
-        if refusal is None:
-            await self.app(scope, receive, with_headers)
-            return
-        status, sentence = refusal
-        body = json.dumps({"error": sentence}).encode()
-        start = {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
-        await with_headers(start)
-        await send({"type": "http.response.body", "body": body})
+        app = self.app if refusal is None else JSONResponse({"error": refusal[1]}, refusal[0])
+        await app(scope, receive, with_headers)
 
-    def _refusal(self, scope: Scope, headers: dict[str, str], new: dict[str, str]) -> tuple[int, str] | None:
-        if self.hosts is not None and host_name(headers.get("host", "")) not in self.hosts:
+    def _refusal(self, request: Request, new: dict[str, str]) -> tuple[int, str] | None:
+        if self.hosts is not None and host_name(request.headers.get("host", "")) not in self.hosts:
             return 421, "this dashboard answers to its own address only; open the one that adelfl dashboard printed"
-        page = scope["path"] == "/"
-        if not page and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        page = request.scope["path"] == "/"
+        if not page and request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return 403, "requests of other pages are refused"
-        if self._key is None or self._knows(headers):
+        if self._key is None:
             return None
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        if page and compare_digest(_digest(given), self._key):
+        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+        cookie = request.cookies.get(COOKIE, "").encode("utf-8", "replace")
+        if compare_digest(cookie, self._key.encode()) or (kind.lower() == "bearer" and self._is_token(bearer.strip())):
+            return None
+        if page and self._is_token(request.query_params.get("token", "")):
             new["set-cookie"] = f"{COOKIE}={self._key}; HttpOnly; SameSite=Strict; Path=/"
             return None
         return 401, (
@@ -99,13 +89,5 @@ class Guard:
             "the token that it was started with (--token or ADELFL_DASHBOARD_TOKEN)"
         )
 
-    def _knows(self, headers: dict[str, str]) -> bool:
-        assert self._key is not None
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and compare_digest(_digest(given.strip()), self._key):
-            return True
-        try:
-            kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return kept is not None and compare_digest(kept.value.encode("utf-8", "replace"), self._key.encode())
+    def _is_token(self, text: str) -> bool:
+        return self._key is not None and compare_digest(_digest(text), self._key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mimetypes
 import socket
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
@@ -11,64 +12,22 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from fastapi.staticfiles import StaticFiles
 
-from adelfl.dashboard.guard import Guard, Receive, Scope, Send
+from adelfl.dashboard.guard import Guard
 from adelfl.dashboard.run_index import RunIndex
 from adelfl.dashboard.stream import MOST_PICKED, Follower, as_json, events
 
 _POLL = 0.5  # seconds between two looks at the files
-_MOST_VIEWERS = 32
-_KINDS = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-
-Pause = Callable[[], Awaitable[bool]]
+_MOST_CONNECTIONS = 128
 
 
 def _json(value: object, status: int = 200) -> Response:
     return Response(as_json(value), status, media_type="application/json")
 
 
-class _Viewers:
-    """Number of open streams, and whether the server is shutting down."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.ending = asyncio.Event()
-
-    async def pause(self) -> bool:
-        """Wait for the next poll; return False if the server is shutting down."""
-        try:
-            await asyncio.wait_for(self.ending.wait(), _POLL)
-        except TimeoutError:
-            return True
-        return False
-
-
-class _EventStream(StreamingResponse):
-    """A stream that counts as one viewer while it is open."""
-
-    def __init__(self, viewers: _Viewers, follower: Follower, pause: Pause) -> None:
-        super().__init__(events(follower, pause), media_type="text/event-stream")
-        self.viewers = viewers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.viewers.count >= _MOST_VIEWERS:
-            full = _json({"error": f"{_MOST_VIEWERS} viewers are connected already; close one"}, 503)
-            await full(scope, receive, send)
-            return
-        self.viewers.count += 1
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self.viewers.count -= 1
-
-
-def build(index: RunIndex, pause: Pause | None = None) -> FastAPI:
+def build(index: RunIndex, pause: Callable[[], Awaitable[bool]] | None = None) -> FastAPI:
     """Return the app without its guard.
 
     Parameters
@@ -79,25 +38,21 @@ def build(index: RunIndex, pause: Pause | None = None) -> FastAPI:
         Awaited between two polls; a stream ends when it returns False.
     """
     app = FastAPI(title="adelfl", docs_url=None, redoc_url=None, openapi_url=None)
-    viewers = app.state.viewers = _Viewers()
-    wait = pause or viewers.pause
-    static = {
-        entry.name: (entry.read_bytes(), _KINDS[entry.name.rpartition(".")[2]])
-        for entry in (files("adelfl.dashboard") / "static").iterdir()
-        if entry.name.rpartition(".")[2] in _KINDS
-    }
+    mimetypes.add_type("text/javascript", ".js")  # some systems say text/plain, which browsers refuse
+    app.mount("/static", StaticFiles(packages=[("adelfl.dashboard", "static")]))
+    ending = app.state.ending = asyncio.Event()
 
-    def asset(name: str) -> Response:
-        body, kind = static[name]
-        return Response(body, media_type=kind)
+    async def until_next_poll() -> bool:
+        """Wait; return False if the server is shutting down."""
+        try:
+            await asyncio.wait_for(ending.wait(), _POLL)
+        except TimeoutError:
+            return True
+        return False
 
     @app.get("/")
     async def page() -> Response:
-        return asset("index.html")
-
-    @app.get("/static/{name}")
-    async def part(name: str) -> Response:
-        return asset(name) if name in static else _json({"error": "there is no such file"}, 404)
+        return HTMLResponse((files("adelfl.dashboard") / "static" / "index.html").read_bytes())
 
     @app.get("/api/runs")
     def runs() -> Response:
@@ -121,11 +76,8 @@ def build(index: RunIndex, pause: Pause | None = None) -> FastAPI:
         picked = list(dict.fromkeys(request.query_params.getlist("run")))
         if len(picked) > MOST_PICKED:
             return _json({"error": f"at most {MOST_PICKED} runs can be followed at a time"}, 400)
-
-        async def still_here() -> bool:
-            return await wait() and not await request.is_disconnected()
-
-        return _EventStream(viewers, Follower(index, picked), still_here)
+        told = events(Follower(index, picked), pause or until_next_poll)
+        return StreamingResponse(told, media_type="text/event-stream")
 
     return app
 
@@ -133,13 +85,30 @@ def build(index: RunIndex, pause: Pause | None = None) -> FastAPI:
 class _Server(uvicorn.Server):
     """Ends its streams on shutdown instead of waiting for viewers to disconnect."""
 
-    def __init__(self, config: uvicorn.Config, viewers: _Viewers) -> None:
+    def __init__(self, config: uvicorn.Config, ending: asyncio.Event) -> None:
         super().__init__(config)
-        self.viewers = viewers
+        self.ending = ending
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.viewers.ending.set()
+        self.ending.set()
         super().handle_exit(sig, frame)
+
+
+def build_server(root: Path, hosts: frozenset[str] | None, token: str | None) -> uvicorn.Server:
+    """Return the server of the runs below a folder; see :func:`serve`."""
+    app = build(RunIndex(root, share=_POLL / 2))
+    config = uvicorn.Config(
+        Guard(app, hosts, token),
+        log_level="warning",
+        access_log=False,  # the first request contains the token
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=3,
+        limit_concurrency=_MOST_CONNECTIONS,
+    )
+    return _Server(config, app.state.ending)
 
 
 def serve(root: Path, listener: socket.socket, hosts: frozenset[str] | None, token: str | None) -> None:
@@ -156,18 +125,7 @@ def serve(root: Path, listener: socket.socket, hosts: frozenset[str] | None, tok
     token : str or None
         Secret that viewers need; None for none.
     """
-    app = build(RunIndex(root, share=_POLL / 2))
-    config = uvicorn.Config(
-        Guard(app, hosts, token),
-        log_level="warning",
-        access_log=False,  # the first request contains the token
-        server_header=False,
-        proxy_headers=False,
-        lifespan="off",
-        ws="none",
-        timeout_graceful_shutdown=3,
-    )
     try:
-        _Server(config, app.state.viewers).run(sockets=[listener])
+        build_server(root, hosts, token).run(sockets=[listener])
     except KeyboardInterrupt:  # newer versions of uvicorn raise it again after closing
         return

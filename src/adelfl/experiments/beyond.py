@@ -7,11 +7,10 @@ from itertools import product
 from adelfl.experiments.study import Cell, Study
 
 PAPER = "adel-paper"
-TIGHT = "adel[replan=false;batch_scale=one]"
-PER_ROUND = "adel[replan=false]"
+STATIC = "adel[replan=false]"
 LEARNING = "adel"
 
-_WORDS = {PAPER: "adel-paper", TIGHT: "tight", PER_ROUND: "tight, m_t", LEARNING: "tight, m_t, replan (adel)"}
+_WORDS = {PAPER: "adel-paper", STATIC: "adel, no replanning", LEARNING: "adel"}
 _EVERYBODY = ("wait", "drop", "salf", "heterofl", *_WORDS, "oracle")
 
 _PARTITIONS = {
@@ -122,7 +121,7 @@ _BELIEFS_STUDY = _study(
         Cell(f"{key}-depth15", f"{words}, 15% depth", ("training.depth=0.15", *changes))
         for key, (words, changes) in _WRONG.items()
     ),
-    strategies=("salf", PAPER, PER_ROUND, LEARNING, "oracle"),
+    strategies=("salf", PAPER, STATIC, LEARNING, "oracle"),
     seeds=10,
 )
 
@@ -159,7 +158,7 @@ _CIFAR_STUDY = _study(
 
 _CORRECTED = {
     f"{strategy}[correction={name}]": f"{strategy}, {name}"
-    for strategy, name in product(("salf", "adel-paper"), ("unbiased", "none", "adaptive"))
+    for strategy, name in product(("salf", "adel-paper"), ("unbiased", "none"))
 }
 
 _CORRECTION_STUDY = _study(
@@ -181,40 +180,6 @@ _CORRECTION_STUDY = _study(
     seeds=10,
 )
 
-_PARTS = {
-    PER_ROUND: "all of it",
-    TIGHT: "one m",
-    "adel[replan=false;deadlines=uniform]": "uniform deadlines",
-    "adel[replan=false;average_over=contributors]": "equal weights",
-    "adel[replan=false;correction=unbiased]": "correction 1/(1−p)",
-    "adel[replan=false;correction=none]": "no correction",
-}
-
-_PARTS_STUDY = _study(
-    "beyond-parts",
-    "Digits, MLP: what each part of the plan is worth",
-    (*_DIGITS, _CONSTANT, "training.depth=0.15"),
-    tuple(
-        Cell(
-            f"{fleet}-U{U}-{partition}",
-            f"{_FLEETS[fleet][0]}, {U} devices, {_PARTITIONS[partition][0]}",
-            (*_FLEETS[fleet][1], f"fleet.devices={U}", *_PARTITIONS[partition][1]),
-            rate=0.3,
-        )
-        for fleet, U, partition in (
-            ("lognormal", 30, "iid"),
-            ("lognormal", 30, "dir01"),
-            ("lognormal", 5, "iid"),
-            ("phones", 30, "iid"),
-            ("phones", 30, "dir01"),
-        )
-    ),
-    strategies=(*_PARTS, "oracle"),
-    words=_PARTS,
-    gap=(),
-    seeds=10,
-)
-
 _ROUNDS_STUDY = _study(
     "beyond-rounds",
     "Digits, MLP: how many rounds in the same time",
@@ -231,8 +196,8 @@ _ROUNDS_STUDY = _study(
         )
         for U, depth, rounds in product((5, 30), (0.15, 0.5), (25, 50, 100, 200, 400))
     ),
-    strategies=(PER_ROUND, "oracle"),
-    words={PER_ROUND: "adel"},
+    strategies=(STATIC, "oracle"),
+    words={STATIC: "adel"},
     gap=(),
     seeds=5,
 )
@@ -247,7 +212,6 @@ STUDIES = {
         _CNN_STUDY,
         _CIFAR_STUDY,
         _CORRECTION_STUDY,
-        _PARTS_STUDY,
         _ROUNDS_STUDY,
     )
 }

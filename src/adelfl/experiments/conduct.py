@@ -66,7 +66,7 @@ class Watch(Protocol):
         """Show the final accuracy of a run; NaN if it broke down."""
 
 
-def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], None] | None = None) -> Outcome:
+def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], object] | None = None) -> Outcome:
     """Run what has not been run yet, and return the results.
 
     Parameters

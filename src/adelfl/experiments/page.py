@@ -34,6 +34,10 @@ _MARKED = re.compile(
 )
 
 
+_FOLDED = {"results": "Table of results", "gap": "Table of results", "claims": "Verdict on each claim of the paper"}
+"""Long tables that a page shows on demand, with what stands in their place."""
+
+
 def fill_page(text: str, results: Path) -> str:
     """Fill in the tables of a page from the files in a folder; a table without files stays as it is."""
 
@@ -49,12 +53,15 @@ def fill_page(text: str, results: Path) -> str:
         (outcome,) = outcomes.values()
         tables = {"claims": claims_table, "gains": gains_table, "results": results_table, "gap": gap_table}
         made = (tables | {"regime": regime_table})[what](outcome)
+        if what not in ("claims", "regime"):
+            made += _cost(names, results)
+        if what in _FOLDED:
+            made = f'<details markdown="1">\n<summary>{_FOLDED[what]}</summary>\n\n{made}\n</details>\n'
         if what in ("results", "gap"):
             made = f"![{outcome.study.title}]({results.name}/{names}.png)\n\n{made}"
         if what == "regime":
             made = f"![Baselines against depth]({results.name}/{names}-regime.png)\n\n{made}"
-        cost = "" if what in ("claims", "regime") else _cost(names, results)
-        return f"{begin}{made}{cost}{end}"
+        return f"{begin}{made}{end}"
 
     return _MARKED.sub(table, text)
 
@@ -67,13 +74,13 @@ def _cost(name: str, results: Path) -> str:
 
 def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
     """One row per setting, ``study/cell``; strategies in columns; the command at the end."""
-    shown = ("adel", "adel-paper", "salf", "heterofl", "drop", "wait", "oracle")
+    shown = ("adel", "adel-paper", "salf", "drop", "oracle")
     rows = [["setting", *shown, "command"]]
     for place in places:
         name, _, key = place.partition("/")
         outcome = outcomes[name]
         cell = next(cell for cell in outcome.study.cells if cell.key == key)
-        row = [f"{outcome.study.title}; {cell.title}"]
+        row = [f"{outcome.study.title.partition(':')[0]}; {cell.title}"]
         for strategy in shown:
             if strategy in outcome.study.strategies:
                 accuracy = outcome.accuracy(cell, strategy)

@@ -9,68 +9,39 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
+from contextlib import closing
 
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from adelfl.export.logs import Entry, ExportedRun
-from adelfl.records.schema import RunResult
+from adelfl.export.runs import ExportedRun
 
-_FLUSH_SECONDS = 5
 _BINS = 30
 
 
-class TensorBoardLog:
-    """Writes scalars and histograms; event files of an earlier export of the run are replaced."""
-
-    def __init__(self, run: ExportedRun) -> None:
-        self._folder = run.folder / "tensorboard"
-        # The events of a finished run are written to a temporary folder first.
-        self._written = self._folder if run.live else run.folder / ".tensorboard.tmp"
-        if run.live:
-            self._remove(self._old())
-        else:
-            shutil.rmtree(self._written, ignore_errors=True)
-        self._started = run.started
-        self._writer = EventFileWriter(str(self._written), flush_secs=_FLUSH_SECONDS)
-
-    def _old(self) -> list[Path]:
-        return list(self._folder.glob("events.out.tfevents.*"))
-
-    def _remove(self, files: list[Path]) -> None:
-        for file in files:
+def write(run: ExportedRun) -> str:
+    """Write scalars and histograms to a temporary folder, then replace the event files of an earlier export."""
+    folder, temporary = run.folder / "tensorboard", run.folder / ".tensorboard.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with closing(EventFileWriter(str(temporary))) as writer:
+            for entry in run.entries():
+                values = [Summary.Value(tag=tag, simple_value=number) for tag, number in entry.scalars.items()]
+                values += [Summary.Value(tag=tag, histo=_histogram(numbers)) for tag, numbers in entry.spreads.items()]
+                wall_time = run.started + entry.time
+                writer.add_event(Event(wall_time=wall_time, step=entry.round, summary=Summary(value=values)))
+        new = [file.name for file in temporary.glob("*")]
+        old = [file for file in folder.glob("events.out.tfevents.*") if file.name not in new]
+        folder.mkdir(exist_ok=True)
+        for name in new:
+            os.replace(temporary / name, folder / name)
+        for file in old:
             file.unlink()
-
-    def add(self, entry: Entry) -> None:
-        """Write one event with all values of a round."""
-        values = [Summary.Value(tag=tag, simple_value=number) for tag, number in entry.scalars.items()]
-        values += [Summary.Value(tag=tag, histo=_histogram(numbers)) for tag, numbers in entry.spreads.items()]
-        wall_time = self._started + entry.time
-        self._writer.add_event(Event(wall_time=wall_time, step=entry.round, summary=Summary(value=values)))
-
-    def close(self, result: RunResult | None) -> str:
-        """Flush the events, and replace an earlier export."""
-        self._writer.close()
-        if self._written != self._folder:
-            new = {file.name for file in self._written.glob("*")}
-            old = [file for file in self._old() if file.name not in new]
-            self._folder.mkdir(exist_ok=True)
-            for name in new:
-                os.replace(self._written / name, self._folder / name)
-            self._remove(old)
-            shutil.rmtree(self._written, ignore_errors=True)
-        return str(self._folder)
-
-    def discard(self) -> None:
-        """Remove the events of an incomplete export."""
-        with suppress(Exception):  # its thread may have failed
-            self._writer.close()
-        if self._written != self._folder:
-            shutil.rmtree(self._written, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return str(folder)
 
 
 def _histogram(numbers: Sequence[float]) -> HistogramProto:

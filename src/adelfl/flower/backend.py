@@ -20,11 +20,11 @@ from adelfl.flower.exchange import Exchange, Reply
 from adelfl.flower.protocol import STATISTICS, Report, Task
 from adelfl.flower.replies import Delivery, files_of, gradient_stats, mean_statistics, metrics_of
 from adelfl.planner.beliefs import Timing
-from adelfl.runtime.backend import Backend, Compute, Computed
+from adelfl.runtime.backend import Backend, Change, Compute, Computed
 from adelfl.runtime.reactions import of_devices
 from adelfl.seeds import rng_for
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Joined, Late, Merge, Tasks, Timer
-from adelfl.updates import Array, Gate, Reason, Shape, UpdateRejected, WeightedSum
+from adelfl.updates import Array, Reason, Shape, UpdateRejected, add_weighted, admit, out_of_line
 
 log = logging.getLogger("flwr")
 
@@ -39,44 +39,6 @@ _LAST = 0.1  # seconds before the end of the budget at which the last round clos
 Weights = dict[str, Array]
 
 
-@dataclass(frozen=True, eq=False)
-class Options:
-    """What the backend needs to know of a run.
-
-    Attributes
-    ----------
-    budget : float
-        T_max, seconds.
-    seed : int
-        Of cohorts.
-    norm_limit : float
-        See :class:`~adelfl.updates.Gate`.
-    oversample : bool
-        Whether batches may be larger than the data of a node.
-    statistics : tuple of str
-        Names of the model's running statistics.
-    arrayrecord_key, weighted_by_key : str
-        Names under which replies hold arrays and their number of samples.
-    """
-
-    budget: float
-    seed: int = 0
-    norm_limit: float = 10.0
-    oversample: bool = False
-    statistics: tuple[str, ...] = ()
-    arrayrecord_key: str = "arrays"
-    weighted_by_key: str = "num-examples"
-
-
-@dataclass(frozen=True, eq=False)
-class MergedChange:
-    """A merged change, in NumPy arrays."""
-
-    parameters: Mapping[str, Array]
-    buffers: Mapping[str, Array] = field(default_factory=dict)
-    loss: float = math.nan
-
-
 @dataclass(eq=False)
 class _Dispatch:
     """Tasks that were sent, and what has come back of them."""
@@ -87,7 +49,6 @@ class _Dispatch:
     began: float
     end: float
     start: Weights
-    gate: Gate
     asked: set[int] = field(default_factory=set)
     deliveries: dict[int, Delivery] = field(default_factory=dict)
     arrived: dict[int, float] = field(default_factory=dict)
@@ -107,7 +68,18 @@ class OnFlower(Backend):
         Gives the present weights.
     message : callable
         Makes the message for a node from its task.
-    options : Options
+    budget : float
+        T_max, seconds.
+    seed : int
+        Seed of cohorts.
+    norm_limit : float
+        See :func:`~adelfl.updates.out_of_line`.
+    oversample : bool
+        Whether batches may be larger than the data of a node.
+    statistics : sequence of str
+        Names of the model's running statistics.
+    arrays, examples : str
+        Names under which replies hold arrays and their number of samples.
 
     Attributes
     ----------
@@ -131,9 +103,18 @@ class OnFlower(Backend):
         shape: Shape,
         weights: Callable[[], Weights],
         message: Callable[[int, Task], Message],
-        options: Options,
+        *,
+        budget: float,
+        seed: int,
+        norm_limit: float,
+        oversample: bool,
+        statistics: Sequence[str],
+        arrays: str,
+        examples: str,
     ) -> None:
-        self.exchange, self.shape, self.weights, self.message, self.options = exchange, shape, weights, message, options
+        self.exchange, self.shape, self.weights, self.message = exchange, shape, weights, message
+        self.budget, self.seed, self.norm_limit, self.oversample = budget, seed, norm_limit, oversample
+        self.statistics, self.arrays, self.examples = statistics, arrays, examples
         self.clock, self.L = exchange.clock, len(shape.layers)
         self.roster: list[int] = []
         self.rejected: Counter[str] = Counter()
@@ -159,7 +140,7 @@ class OnFlower(Backend):
         self._available |= set(idle.tolist())
         if size is None or size >= idle.size:
             return idle
-        return np.sort(rng_for(self.options.seed, "cohort", k).choice(idle, size, replace=False))
+        return np.sort(rng_for(self.seed, "cohort", k).choice(idle, size, replace=False))
 
     def _idle(self) -> Ints:
         busy = self.exchange.busy
@@ -181,18 +162,17 @@ class OnFlower(Backend):
         number, self.dispatched = self.dispatched, self.dispatched + 1
         busy = self.exchange.busy
         asked = {int(u): i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy}
-        gate = Gate(self.shape, version + 1, [self.roster[u] for u in asked], norm_limit=self.options.norm_limit)
         now = self.now()
-        end = min(now + tasks.cutoff, max(now, self.options.budget - _LAST)) if tasks.together else math.inf
-        sent = _Dispatch(tasks, number, version, now, end, self.weights(), gate)
+        end = min(now + tasks.cutoff, max(now, self.budget - _LAST)) if tasks.together else math.inf
+        sent = _Dispatch(tasks, number, version, now, end, self.weights())
         messages = [self.message(self.roster[u], self._task(tasks, i, version)) for u, i in asked.items()]
-        until = min(sent.end, self.options.budget)
+        until = min(sent.end, self.budget)
         for key, node in self.exchange.send(messages, until).items():
             u = self.roster.index(node)
             sent.asked.add(u)
             self._by_key[key] = (sent, u)
         if math.isinf(self.exchange.patience):
-            self.exchange.patience = max(_LEAST_PATIENCE, _FIRST_PATIENCE * self.options.budget)
+            self.exchange.patience = max(_LEAST_PATIENCE, _FIRST_PATIENCE * self.budget)
         if math.isfinite(tasks.cutoff):
             self.exchange.patience = _PATIENCE * max(1.0, tasks.cutoff)
         if tasks.together:
@@ -211,7 +191,7 @@ class OnFlower(Backend):
             seconds=math.inf if tasks.stop is None else float(tasks.stop[i]),
             layers=self.shape.layers,
             pace=() if pace is None or np.isnan(pace).any() else tuple(pace.tolist()),
-            oversample=self.options.oversample,
+            oversample=self.oversample,
         )
 
     # -- events
@@ -228,7 +208,7 @@ class OnFlower(Backend):
                 if self._is_over(sent, now):
                     self._open.remove(sent)
                     return self._close(sent)
-            if now >= self.options.budget:
+            if now >= self.budget:
                 return None
             if wake_at is not None and now >= wake_at:
                 return Timer()
@@ -238,7 +218,7 @@ class OnFlower(Backend):
                 self._available |= set(new.tolist())
                 if new.size:
                     return Joined(new)
-            until = min([wake_at or math.inf, self.options.budget, *(sent.end for sent in self._open)])
+            until = min([wake_at or math.inf, self.budget, *(sent.end for sent in self._open)])
             poll = min(_LONGEST_POLL, max(_SHORTEST_POLL, (until - now) / 50))
             self.clock.sleep_until(min(until, now + poll))
 
@@ -250,8 +230,8 @@ class OnFlower(Backend):
         """
         if now >= sent.end:
             return True
-        if sent.asked <= sent.arrived.keys() and not any(d.update.depth for d in sent.deliveries.values()):
-            return now >= sent.began + max(1.0, _FAILED * self.options.budget)
+        if sent.asked <= sent.arrived.keys() and not any(d.done for d in sent.deliveries.values()):
+            return now >= sent.began + max(1.0, _FAILED * self.budget)
         if sent.tasks.enough is not None and self._whole(sent) >= sent.tasks.enough:
             return True
         return sent.tasks.early and sent.asked <= sent.arrived.keys()
@@ -281,13 +261,11 @@ class OnFlower(Backend):
             return
         if sent.tasks.together:
             return
-        others = [d.update for v, d in self._recent.items() if v != u]
+        others = [d.changes for v, d in self._recent.items() if v != u]
         self._recent[u] = delivery  # whatever the verdict, so that norms may move together
-        _, out = sent.gate.in_line([*others, delivery.update])
-        reasons = [reason for update, reason in out if update is delivery.update]
-        if reasons:
+        if far := out_of_line(self.shape, [delivery.changes, *others], self.norm_limit).get(0):
             del sent.deliveries[u]
-            self._reject(sent, u, reasons[0])
+            self._reject(sent, u, far)
             return
         self._available.add(u)
         self._longest = max(self._longest, reply.arrived)
@@ -297,12 +275,11 @@ class OnFlower(Backend):
     def _close(self, sent: _Dispatch) -> Arrivals:
         """Compare the norms of all updates of a round, and report what was delivered."""
         sent.closed = True
-        by_update = {id(d.update): u for u, d in sent.deliveries.items()}
-        _, out = sent.gate.in_line([d.update for d in sent.deliveries.values()])
-        for update, reason in out:
-            u = by_update[id(update)]
-            del sent.deliveries[u]
-            self._reject(sent, u, reason)
+        devices = list(sent.deliveries)
+        updates = [sent.deliveries[u].changes for u in devices]
+        for i, rejection in out_of_line(self.shape, updates, self.norm_limit).items():
+            del sent.deliveries[devices[i]]
+            self._reject(sent, devices[i], rejection)
         arrivals = self._arrivals(sent, sent.tasks.devices)
         sent.deliveries, sent.start = {}, {}  # a message that is never answered must not keep them
         return arrivals
@@ -347,22 +324,22 @@ class OnFlower(Backend):
             raise UpdateRejected(Reason.no_content, reply.error or "")
         metrics = metrics_of(reply.message)
         report = Report.read(metrics, self.L)
-        files = files_of(reply.message, self.options.arrayrecord_key)
-        examples = metrics.get(self.options.weighted_by_key)
-        update = sent.gate.admit(reply.node, report.round, files, examples, reply.arrived)
+        files = files_of(reply.message, self.arrays)
+        examples = metrics.get(self.examples)
+        depth, changes = admit(self.shape, sent.version + 1, report.round, files, examples)
         done, most = report.done, self._most(sent, u)
-        if type(done) is not int or not update.depth <= done <= most or update.depth != min(self.L, done):
-            raise UpdateRejected(Reason.bad_depth, f"{update.depth} layers, and the report says {str(done)[:20]}")
-        return Delivery(update, done, report, reply.message, self._statistics(reply.message))
+        if type(done) is not int or not depth <= done <= most or depth != min(self.L, done):
+            raise UpdateRejected(Reason.bad_depth, f"{depth} layers, and the report says {str(done)[:20]}")
+        return Delivery(changes, done, report, reply.message, self._statistics(reply.message))
 
     def _statistics(self, message: Message) -> dict[str, Array]:
         """Return the running statistics of a reply; they must be complete, or missing altogether."""
-        if not self.options.statistics or STATISTICS not in message.content.array_records:
+        if not self.statistics or STATISTICS not in message.content.array_records:
             return {}
         files, known = files_of(message, STATISTICS), self.weights()
-        if files.keys() != set(self.options.statistics):
+        if files.keys() != set(self.statistics):
             raise UpdateRejected(Reason.unknown_parameter, "other running statistics than the model's")
-        shape = Shape.of(known, [self.options.statistics])
+        shape = Shape.of(known, [self.statistics])
         return {name: shape.checked(name, data) for name, data in files.items()}
 
     def collect(self, messages: Sequence[Message], until: float) -> list[Message]:
@@ -405,19 +382,18 @@ class OnFlower(Backend):
             return Computed(None, stats, reported)
         now = self.weights()
         with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
-            updates = [
-                (d.update.changes if merge.of == "changes" else _towards(d.update.changes, start, now), A)
-                for d, start, A in counting
-            ]
-            total = WeightedSum[Array](self.shape.layers, updates).total
-            finite = all(np.isfinite(now[name] + change).all() for name, change in total.items())
+            total: dict[str, Array] = {}
+            for d, start, A in counting:
+                change = d.changes if merge.of == "changes" else _towards(d.changes, start, now)
+                add_weighted(total, self.shape.layers, change, A)
+            finite = all(np.isfinite(now[name] + moved).all() for name, moved in total.items())
         if not finite:
             log.warning("the merged model would not be finite; the weights stay as they are")
             self.accepted = []
             return Computed(None, stats, reported)
         losses = [loss for d, *_ in counting if not math.isnan(loss := _loss(d))]
         buffers = mean_statistics([d for d, *_ in counting])
-        return Computed(MergedChange(total, buffers, float(np.mean(losses)) if losses else math.nan), stats, reported)
+        return Computed(Change(total, buffers, float(np.mean(losses)) if losses else math.nan), stats, reported)
 
     def _losses(self, merge: Merge) -> Floats:
         """Return the loss that each device reports; NaN for one that delivered nothing."""

@@ -300,9 +300,9 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
         found = model.load_state_dict(weights, strict=False)
         wrong = sorted({*found.missing_keys, *found.unexpected_keys} - other_names)
     except RuntimeError as trouble:
-        raise ConfigError(f"the server's weights are of another model: {' '.join(str(trouble).split())}") from None
+        raise ConfigError(f"the server's weights belong to another model: {' '.join(str(trouble).split())}") from None
     if wrong:
-        raise ConfigError(f"the server's weights are of another model: {wrong[0]!r} is in one of them only")
+        raise ConfigError(f"the server's weights belong to another model: only one of the two has {wrong[0]!r}")
 
 
 def _again_and_again(loader: Iterable[Any]) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from adelfl.flower.protocol import PREFIX, Report
 from adelfl.theory.gradient_stats import GradientStats
-from adelfl.updates import Array, Reason, Shape, Update, UpdateRejected
+from adelfl.updates import Array, Reason, Shape, UpdateRejected
 
 log = logging.getLogger("flwr")
 
@@ -25,8 +25,8 @@ class Delivery:
 
     Attributes
     ----------
-    update : Update
-        Changes of the layers that were finished.
+    changes : dict of str to ndarray
+        w_u − w of the layers that were finished.
     done : int
         Layers finished over all local iterations.
     report : Report
@@ -37,7 +37,7 @@ class Delivery:
         Running statistics of norms; empty for a model without them.
     """
 
-    update: Update
+    changes: dict[str, Array]
     done: int
     report: Report
     message: Message
@@ -122,9 +122,9 @@ def gradient_stats(
     count, noise, squares, of_sum = np.zeros((4, L))
     for l, names in enumerate(shape.layers):
         own = [
-            (d.update.changes, n, max(1, min(steps, d.done // L)))
+            (d.changes, n, max(1, min(steps, d.done // L)))
             for d, n in zip(deliveries, batches, strict=True)
-            if all(name in d.update.changes for name in names)
+            if all(name in d.changes for name in names)
         ]
         count[l] = len(own)
         noise[l] = sum(1.0 / (n * k) for _, n, k in own)

@@ -1,12 +1,10 @@
-"""One run on Flower: the loop, evaluations, and the record from which a killed server goes on."""
+"""One run on Flower: the model as arrays of NumPy, its evaluation, and when to wait, to go on and to end."""
 
 from __future__ import annotations
 
 import logging
-import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import islice
 from typing import Any
 
@@ -15,29 +13,25 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from adelfl.atomic import write_json
+from adelfl.atomic import Weights
 from adelfl.clock import Clock, wall_seconds
 from adelfl.errors import AdelError
-from adelfl.flower.backend import OnFlower, Weights
+from adelfl.flower.backend import OnFlower
 from adelfl.flower.protocol import is_statistic
-from adelfl.flower.record import Record
-from adelfl.records.schema import Row, RunInfo, RunResult
-from adelfl.records.summary import Summary
-from adelfl.records.writer import RunWriter
-from adelfl.runtime.backend import Computed
-from adelfl.runtime.loop import Loop, Step
-from adelfl.runtime.reactions import Reaction
-from adelfl.runtime.server_step import ServerStep, State
+from adelfl.records.schema import RunInfo
+from adelfl.runtime.backend import Change
+from adelfl.runtime.loop import Step
+from adelfl.runtime.run import ModelHost, Record, Run
+from adelfl.runtime.server_step import ServerStep
 from adelfl.strategies.base import Strategy
 
 log = logging.getLogger("flwr")
 
-_SERVER = "server/"  # prefix of what the server step remembers, in checkpoints
 _POLL = 0.25
 
 
-class FlowerRun:
-    """Run a strategy on a backend, step the model, evaluate it, and record everything.
+class FlowerRun(ModelHost):
+    """Run a strategy on a backend; evaluate the model after every merge.
 
     Parameters
     ----------
@@ -69,37 +63,57 @@ class FlowerRun:
         train_metrics: Callable[[Iterable[Message]], MetricRecord | None],
         evaluate: Callable[[int, Result], MetricRecord | None],
     ) -> None:
-        self.strategy, self.backend, self.record, self.server_step = strategy, backend, record, server_step
-        self.weights, self.state = weights, State()
+        super().__init__(server_step)
+        self.strategy, self.backend, self.record = strategy, backend, record
         self.train_metrics, self.evaluate = train_metrics, evaluate
-        info = record.info
-        self.budget, self.L = info.budget, len(info.layers)
-        self.loop = Loop(strategy, backend, info.budget, self._log)
-        self.summary = Summary(info.budget, info.steps)
-        self.abandoned, self.merges = 0, 0
+        info, self.budget, self.L = record.info, record.info.budget, len(record.info.layers)
+        self.done = 0 if record.checkpoint is None else record.checkpoint.round
+        backend.roster = [int(node) for node in info.nodes or ()]
+        self.abandoned, self.merges = sum(row.abandoned for row in record.rows), 0
         self.time_use = dict.fromkeys(("computing", "lag", "idle", "abandoned"), 0.0)
-        self._logged_roster = 0
-        for row in record.rows:
-            self.summary.add(row)
-            self.abandoned += row.abandoned
-        if record.weights is not None:
-            self.weights = {n: v for n, v in record.weights.items() if not n.startswith(_SERVER)}
-            self.state = State({n.removeprefix(_SERVER): v for n, v in record.weights.items() if n.startswith(_SERVER)})
-        self.result = Result(arrays=self.arrays())
-        self.iterate = _record(self.weights)
+        self.result = Result()
+        self._set(weights)
+        self.run = Run(strategy, backend, self, record)
 
     @property
     def clock(self) -> Clock:
         """Clock of the run."""
         return self.backend.clock
 
-    def arrays(self) -> ArrayRecord:
-        """Return the weights that the server step hands out, as Flower's arrays."""
-        shown = self.server_step.shown(self._parameters(), self.state)
-        return _record({name: shown.get(name, value) for name, value in self.weights.items()})
+    # -- the model
 
-    def _parameters(self) -> Weights:
+    def _set(self, weights: Weights) -> None:
+        self.weights, self.iterate = weights, _record(weights)
+        self.result.arrays = _record(self.final_weights())
+
+    def parameters(self) -> Weights:
+        """Return the arrays that are no running statistics."""
         return {name: value for name, value in self.weights.items() if not is_statistic(name)}
+
+    def set_buffers(self, buffers: Mapping[str, Any]) -> None:
+        """Replace running statistics."""
+        self.weights |= {name: np.asarray(value) for name, value in buffers.items()}
+
+    def apply(self, change: Change) -> None:
+        """Move a copy of the model: devices that are under way started from the present arrays."""
+        self.weights = {name: value.copy() for name, value in self.weights.items()}
+        super().apply(change)
+        self._set(self.weights)
+        self.merges += 1
+
+    def final_weights(self) -> Weights:
+        """Return the weights that the server step hands out."""
+        return self.weights | dict(self.shown())
+
+    def state(self) -> Weights:
+        """Return the present iterate."""
+        return self.weights
+
+    def load(self, state: Weights, version: int) -> None:
+        """Take the iterate of a checkpoint."""
+        self._set(state)
+
+    # -- the run
 
     def go(self, needed: int, rounds: int | None) -> Result:
         """Run until the budget or the rounds are over.
@@ -111,32 +125,40 @@ class FlowerRun:
         rounds : int or None
             Most merges; None for no limit but the budget.
         """
+        checkpoint = self.record.checkpoint
         if self.clock.now() >= self.budget:
-            log.warning(
-                "the budget was over before this process began; the model is that of round %d", self.record.round
-            )
-            self._finish()
+            log.warning("the budget was over before this process began; the model is that of round %d", self.done)
+            if checkpoint is not None:
+                self.run.load(checkpoint)
+            self.run.finish()
             return self.result
         try:
-            steps = self._resumed() if self.record.round else None
-        except AdelError:  # the record stays as it is
+            steps = None if checkpoint is None else self.run.resume()
+        except AdelError:
             raise AdelError(f"{self.record.folder}: this run cannot be continued by this version") from None
+        if steps is not None:
+            log.info("resumed after round %d, %.1f s of %.1f s used", self.done, self.clock.now(), self.budget)
         try:
-            self._wait_for_nodes(2 if self.record.round else needed)
+            self._wait_for_nodes(2 if self.done else needed)
             steps = steps or self._begun()
-            self.loop.run(islice(steps, rounds and rounds - self.record.round), self._apply, self._keep)
-            if not self.merges and not self.record.round and self.backend.last_error:
+            self.run.go(islice(steps, rounds and rounds - self.done))
+            if not self.merges and not self.done and self.backend.last_error:
                 log.warning("nothing was merged; the last error: %s", self.backend.last_error)
         except AdelError as error:
-            if not self.merges and not self.record.round:
+            if not self.merges and not self.done:
                 raise
             log.error("the run ends early, with the model that it has: %s", error)
-        if not self.merges and not self.record.round and not self.backend.answered:
+        if not self.merges and not self.done and not self.backend.answered:
             why = f" ({self.backend.last_error})" if self.backend.last_error else ""
             raise AdelError(f"no node answered in {self.clock.now():.1f} s{why}")
-        self._finish()
+        self.run.finish()
         log.info("ended after %.2f s of %.2f s", self.clock.now(), self.budget)
         return self.result
+
+    def _begun(self) -> Any:  # noqa: ANN401 - an iterator of steps
+        if self.record.writer is None:
+            self.record.info = replace(self.record.info, started=wall_seconds() - self.clock.now())
+        return self.run.begin()
 
     def _wait_for_nodes(self, needed: int) -> None:
         """Wait until enough nodes are connected; an error if that takes the whole budget."""
@@ -149,66 +171,44 @@ class FlowerRun:
                 log.info("waiting for nodes: %d connected, %d needed", told, needed)
             self.clock.sleep_until(min(self.budget, self.clock.now() + _POLL))
 
-    def _begun(self) -> Any:  # noqa: ANN401 - an iterator of steps
-        """Evaluate the initial model, and begin the record."""
-        if self.record.folder is not None and self.record.writer is None:
-            self.record.info = replace(self.record.info, started=wall_seconds() - self.clock.now())
-            self.record.writer = RunWriter.create(self.record.folder, self.record.info)
-        evaluated = self.evaluate(0, self.result)
-        accuracy, loss = (_number(evaluated, key) for key in ("accuracy", "loss"))
-        self._write(Row(0, self.clock.now(), loss=loss, accuracy=accuracy), self.clock.now())
-        return self.loop.steps()
+    # -- what is recorded
 
-    def _resumed(self) -> Any:  # noqa: ANN401 - an iterator of steps
-        """Make the decisions of the finished rounds again, from the log."""
-        self.backend.roster = list(self.record.roster)
-        self._logged_roster = len(self.backend.roster)
-        steps = self.loop.steps(self.record.past)
-        for step in islice(steps, self.record.round):
-            row = self.record.rows[step.version]
-            step.computed = Computed.recorded(row.gradients, row.losses)
-        log.info("resumed after round %d, %.1f s of %.1f s used", self.record.round, self.clock.now(), self.budget)
-        return steps
-
-    def _log(self, reaction: Reaction) -> None:
-        if self.record.writer is None:
-            return
-        entry = reaction.to_json()
-        if len(self.backend.roster) > self._logged_roster:
-            entry["roster"] = [str(node) for node in self.backend.roster]
-            self._logged_roster = len(self.backend.roster)
-        self.record.writer.log_event(entry)
-
-    # -- one step
-
-    def _apply(self, step: Step) -> None:
-        change = None if step.computed is None else step.computed.change
-        if change is None:
-            return
-        self.weights = {name: value.copy() for name, value in self.weights.items()}
-        self.server_step.apply(self._parameters(), change.parameters, self.state)
-        self.weights |= {name: np.asarray(value) for name, value in change.buffers.items()}
-        self.result.arrays, self.iterate = self.arrays(), _record(self.weights)
-        self.merges += 1
-
-    def _keep(self, step: Step) -> None:
-        number, closed = step.version, step.time
+    def look(self, step: Step | None) -> Mapping[str, Any]:
+        """Evaluate the model, and describe the nodes and their replies."""
+        if step is None:
+            return self._evaluated(0)
+        number, arrivals = step.version, step.merge.arrivals
         merged = step.computed is not None and step.computed.change is not None
-        delivered = sum(int(np.count_nonzero(a.z)) for a in step.merge.arrivals)
-        log.info("[ROUND %d] %.1f s of %.1f s, %d updates", number, closed, self.budget, delivered)
+        delivered = sum(int(np.count_nonzero(a.z)) for a in arrivals)
+        log.info("[ROUND %d] %.1f s of %.1f s, %d updates", number, step.time, self.budget, delivered)
         self._account(step, merged=merged)
-        if not merged:
-            log.warning("round %d is abandoned: %d devices delivered something", number, delivered)
-            self.abandoned += 1
         metrics = self.train_metrics(self.backend.accepted) if merged else None
         if metrics is not None:
             self.result.train_metrics_clientapp[number] = metrics
-        evaluated = self.evaluate(number, self.result)
-        if self.record.writer is None:
-            return
-        self._write(self._row(step, merged=merged, metrics=metrics, evaluated=evaluated), closed - step.began)
-        self._note_plan()
-        self.record.writer.checkpoint(number, self.clock.now(), self._kept())
+        began = min(a.began for a in arrivals)
+        devices = [u for a in arrivals for u in a.tasks.devices.tolist()]
+        fields: dict[str, Any] = {
+            "deadline": min(float(arrivals[0].tasks.cutoff), self.budget - began),
+            "length": step.time - began,
+            "train_loss": _number(metrics, "train-loss"),
+            "devices": devices,
+            "nodes": [str(self.backend.roster[u]) for u in devices],
+            "abandoned": not merged,
+            "rejected": dict(self.backend.rejected),
+            "late": dict(self.backend.late),
+        }
+        if not merged:
+            log.warning("round %d is abandoned: %d devices delivered something", number, delivered)
+            self.abandoned += 1
+            fields |= {"depth": [0] * len(devices), "contributors": [0] * self.L}
+        self.backend.rejected.clear()
+        self.backend.late.clear()
+        return fields | self._evaluated(number)
+
+    def _evaluated(self, number: int) -> dict[str, float | None]:
+        metrics = self.evaluate(number, self.result)
+        accuracy, loss = (_number(metrics, key) for key in ("accuracy", "loss"))
+        return {"time": self.clock.now(), "loss": loss, "accuracy": accuracy}
 
     def _account(self, step: Step, *, merged: bool) -> None:
         """Add up what devices did in a round, as means over the devices that were asked."""
@@ -227,96 +227,20 @@ class FlowerRun:
         self.time_use["lag"] += min(lag, length - computing)
         self.time_use["idle"] += max(0.0, length - computing - lag)
 
-    def _row(self, step: Step, *, merged: bool, metrics: MetricRecord | None, evaluated: MetricRecord | None) -> Row:
-        arrivals = step.merge.arrivals
-        devices = [int(u) for a in arrivals for u in a.tasks.devices]
-        depth = [int(z) if merged else 0 for a in arrivals for z in a.z]
-        accuracy, loss = (_number(evaluated, key) for key in ("accuracy", "loss"))
-        computed = step.computed or Computed(None)
-        began = min(a.began for a in arrivals)
-        row = Row(
-            round=step.version,
-            time=self.clock.now(),
-            deadline=min(float(arrivals[0].tasks.cutoff), self.budget - began),
-            length=step.time - began,
-            loss=loss,
-            accuracy=accuracy,
-            train_loss=_number(metrics, "train-loss"),
-            batch=[int(n) for a in arrivals for n in a.tasks.batch],
-            depth=depth,
-            contributors=[sum(z >= self.L - l for z in depth) for l in range(self.L)],
-            devices=devices,
-            gradients=None if computed.spread is None else computed.spread.to_dict(),
-            losses=computed.losses_listed,
-            nodes=[str(self.backend.roster[u]) for u in devices],
-            abandoned=not merged,
-            rejected=dict(self.backend.rejected),
-            late=dict(self.backend.late),
-        )
-        self.backend.rejected.clear()
-        self.backend.late.clear()
-        return row
+    def described(self, info: RunInfo) -> RunInfo:
+        """Add the nodes, and the plan once there is one."""
+        nodes, schedule = [str(node) for node in self.backend.roster], self.strategy.schedule
+        if nodes == (info.nodes or []) and (schedule is None or info.schedule is not None):
+            return info
+        plan = None if schedule is None else schedule.to_dict()
+        return replace(info, label=self.strategy.label, schedule=plan, devices=len(nodes) or info.devices, nodes=nodes)
 
-    def _write(self, row: Row, seconds: float) -> None:
-        self.summary.add(row)
-        if self.record.writer is not None:
-            self.record.writer.append(row, seconds)
-
-    def _note_plan(self) -> None:
-        """Write the plan to run.json once there is one."""
-        schedule = self.strategy.schedule
-        info = self.record.info
-        known = len(self.backend.roster) or info.devices
-        if self.record.writer is None or (info.devices == known and (schedule is None or info.schedule is not None)):
-            return
-        self.record.info = replace(
-            info,
-            label=self.strategy.label,
-            schedule=None if schedule is None else schedule.to_dict(),
-            devices=known,
-            nodes=[str(node) for node in self.backend.roster],
-        )
-        write_json(self.record.writer.folder / "run.json", self.record.info.to_json())
-
-    def _kept(self) -> Weights:
-        return self.weights | {_SERVER + name: np.asarray(value) for name, value in self.state.items()}
-
-    def _finish(self) -> None:
-        if self.record.writer is None:
-            return
-        self._note_plan()
-        summary = self.summary.result()
+    def outcome(self) -> Mapping[str, Any]:
+        """Return when the run ended, and where its time went."""
         time = self.clock.now()
         use = self.time_use | {"unused": max(0.0, self.budget - time)}
         use["between rounds"] = max(0.0, self.budget - sum(use.values()))
-        values = summary.to_json() | {"abandoned": self.abandoned, "time": time, "time_use": use}
-        shown = {name: array.numpy() for name, array in self.result.arrays.items()}
-        self.record.writer.finish(RunResult.from_json(values), shown)
-
-
-def describe(
-    *, label: str, method: str, config: Mapping[str, Any], seed: int, budget: float, rounds: int,
-    layers: Iterable[Iterable[str]], nodes: int,
-) -> RunInfo:  # fmt: skip
-    """Return what run.json says of a run before its first round."""
-    names = [list(layer) for layer in layers]
-    return RunInfo(
-        config={"flower": dict(config)},
-        seed=seed,
-        strategy=method,
-        label=label,
-        budget=budget,
-        rounds=rounds,
-        layers=[layer[0].rpartition(".")[0] or layer[0] for layer in names],
-        devices=nodes,
-        data="held by the nodes",
-        clock="real",
-        versions={
-            "adelfl": version("adelfl"),
-            "flwr": version("flwr"),
-            "python": platform.python_version(),
-        },
-    )
+        return {"abandoned": self.abandoned, "time": time, "time_use": use}
 
 
 def _record(weights: Mapping[str, Any]) -> ArrayRecord:

@@ -80,8 +80,9 @@ def _best_rounds(problem: Problem, steps: int | None) -> int:
     enough = np.minimum(E, 1.0) @ n >= least
     if not enough.any():
         raise InfeasibleBudgetError(
-            f"no number of rounds fits into {problem.budget:.4g} s: even in one the devices together take fewer than "
-            f"{least:.2g} batches of {problem.batch} samples; give more time, or a smaller batch",
+            f"no number of rounds fits into {problem.budget:.4g} s: even in a single round, all "
+            f"devices together finish fewer than {least:.2g} batches of {problem.batch} samples; "
+            "give more time, or a smaller batch",
             binding="the time of all devices together",
             smallest_budget=None,
         )

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.latency import Exponential, LatencyModel, delivery_of, for_plans
-from adelfl.planner.grouping import slowest_front
 from adelfl.planner.problem import Problem
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import precision, round_noise
 
 Floats = NDArray[np.float64]
-Weighting = Literal["precision", "equal"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,15 +33,13 @@ class Population:
     memory: float = 1.0
     """Rounds over which a lasting bias adds up."""
     latency: LatencyModel = field(default_factory=Exponential)
-    weighting: Weighting = "precision"
-    """Weights of the devices that deliver."""
     samples: Floats | None = None
     """Samples that a device holds, which its batches do not exceed; None for no bound."""
     overhead: Floats | float = 0.0
     """s₀: cost of a step besides its samples."""
 
     @classmethod
-    def of(cls, problem: Problem, weighting: Weighting = "precision") -> Population:
+    def of(cls, problem: Problem) -> Population:
         """Return the fleet of a problem."""
         share = 1.0 if problem.cohort is None else problem.cohort / problem.fleet.size
         return cls(
@@ -56,23 +51,16 @@ class Population:
             spread=problem.spread,
             memory=problem.memory,
             latency=for_plans(problem.latency),
-            weighting=weighting,
             samples=problem.fleet.samples,
             overhead=problem.fleet.overhead_of(),
         )
 
-    def exceeds(self, T: Floats, m: float | Floats) -> bool:
-        """Return whether rule B3 exceeds the samples of some device with these deadlines and scales."""
-        if self.samples is None:
-            return False
-        m = np.broadcast_to(m, T.shape)
-        if float(m.max()) * float(np.max(self.P / self.samples)) < 1.0:
-            return False
-        # Batches grow with T and m, so the rounds that no other one exceeds in both decide.
-        for t in slowest_front(-m, T):
-            if np.any(np.floor(m[t] * self.P * np.maximum(T[t] - self.B, 0.0) / T[t] - self.overhead) > self.samples):
-                return True
-        return False
+    @property
+    def median_upload(self) -> float:
+        """Median of B_u over all devices."""
+        order = np.argsort(self.B, kind="stable")
+        devices = np.cumsum(self.count[order])
+        return float(self.B[order][np.searchsorted(devices, 0.5 * devices[-1])])
 
     def sending_within(self, seconds: float) -> Population:
         """Return the devices whose upload fits into the deadline."""
@@ -121,6 +109,6 @@ class Population:
             delivery_of(self.latency, (S + self.overhead) / self.P, self.B, T_, self.layers)
             * (self.chance * fits)[..., None]
         )
-        v = precision(S, self.spread, self.memory) if self.weighting == "precision" else 1.0
+        v = precision(S, self.spread, self.memory)
         total = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
         return np.where(np.isfinite(total) & fits.any(axis=-1), total, np.inf)

@@ -56,7 +56,7 @@ class Constants:
 
     def spread_of(self, layers: int) -> GradientStats:
         """Return gradient statistics per layer, with guesses from σ² and G² for unknown values."""
-        guess = GradientStats.guess(layers, float(np.mean(self.sigma2)), self.G2, self.rho_s)
+        guess = GradientStats.guess(layers, float(np.mean(self.sigma2)), self.G2)
         return guess if self.spread is None else self.spread.completed(guess).plausible()
 
     def to_dict(self) -> dict[str, Any]:
@@ -271,13 +271,14 @@ class Problem:
         """Return the same problem with another budget."""
         return replace(self, budget=budget)
 
-    def schedule(self, T: Floats, m: float | Floats, sits_out: NDArray[np.bool_]) -> Schedule:
+    def schedule(self, T: Floats, m: float | Floats, sits_out: NDArray[np.bool_], batch: int | None = None) -> Schedule:
         """Return the schedule of a plan."""
         return Schedule(
-            self.fleet,
+            self.bounded_fleet,
             self.layers,
             T,
             m=m,
+            batch=batch,
             sits_out=sits_out,
             cohort=self.cohort,
             local_iterations=self.local_iterations,

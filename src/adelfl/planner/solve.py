@@ -13,6 +13,7 @@ from adelfl.planner.paper import plan_paper, short_of_data
 from adelfl.planner.population import Population
 from adelfl.planner.problem import Problem
 from adelfl.planner.solution import Alternative, Method, Objective, SittingOut, Solution
+from adelfl.theory.bound import initial_error_left
 
 
 def plan(
@@ -41,7 +42,7 @@ def plan(
         if value not in choices:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {value!r}")
     if objective == "tight" and method != "exact":
-        raise ConfigError(f"method {method!r} is for the paper's objective; the tight one has its own solver")
+        raise ConfigError(f"method {method!r} is for the paper's objective; the tight objective has its own solver")
     problem = problem.planned()
     return _plan_noise(problem, strict) if objective == "tight" else plan_paper(problem, method, strict)
 
@@ -49,8 +50,9 @@ def plan(
 def _plan_noise(problem: Problem, strict: bool) -> Solution:
     start = monotonic()
     c, eta, population = problem.constants, problem.eta, Population.of(problem)
-    best = noise_plan.solve(population, eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1)
-    level = noise_plan.solve(population, eta, problem.budget, rho_c=c.rho_c, Delta1=c.Delta1, uniform=True)
+    best = noise_plan.solve(population, eta, problem.budget, rho_c=c.rho_c)
+    level = noise_plan.solve(population, eta, problem.budget, rho_c=c.rho_c, uniform=True)
+    left = c.Delta1 * initial_error_left(eta, c.rho_c)
     longest, upload = best.T.max(), problem.fleet.upload
     out = upload >= longest
     sitting_out = tuple(
@@ -71,9 +73,9 @@ def _plan_noise(problem: Problem, strict: bool) -> Solution:
         problem=problem,
         schedule=schedule,
         m=best.m,
-        bound=best.bound,
+        bound=best.excess + left,
         excess=best.excess,
-        uniform=Alternative(problem.uniform_deadline, float(np.ravel(level.m)[0]), level.bound, level.excess),
+        uniform=Alternative(problem.uniform_deadline, float(level.m[0]), level.excess + left, level.excess),
         binding=("budget", *(f"one sample: {problem.fleet.name(int(i))}" for i in single), *short_of_data(schedule)),
         sitting_out=sitting_out,
         warnings=(),

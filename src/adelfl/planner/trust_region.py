@@ -8,84 +8,59 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, minimize
-from scipy.sparse import csr_matrix, diags, eye, hstack, vstack
+from scipy.optimize import Bounds, LinearConstraint, minimize
+from scipy.sparse import csr_matrix, diags, eye, hstack
 
 from adelfl.planner.exact import Optimum
-from adelfl.planner.grouping import slowest_front
 from adelfl.theory.bound import RoundCost, excess, excess_gradient
 
 Floats = NDArray[np.float64]
-Gradients = Literal["exact", "finite-difference"]
 
 
-def minimise(
-    cost: RoundCost,
-    a: Floats,
-    budget: float,
-    *,
-    start: Optimum | None = None,
-    gradients: Gradients = "exact",
-) -> Optimum:
+def minimise(cost: RoundCost, a: Floats, budget: float, *, start: Optimum | None = None) -> Optimum:
     """Minimise the excess with SciPy's trust-constr over (T_1..T_R, m).
 
-    Parameters
-    ----------
-    cost, a, budget
-        The problem, as for the exact solver.
-    start : Optimum, optional
-        First point; by default uniform deadlines and the middle of the feasible m.
-    gradients : {"exact", "finite-difference"}
-        Exact derivatives of the bound, or numerical ones.
+    ``start`` is the first point; by default uniform deadlines and the middle of the feasible m. The excess is infinite
+    where a real batch size is 1 or less, so this needs no constraint: steps that go there are refused.
     """
-    R = a.size
-    mean = budget / R
+    R, mean = a.size, budget / a.size
     start = start or _middle(cost, R, budget)
-    scale_m = start.m
-
-    # Variables of order one: y = (T / mean, m / scale_m).
-    def unpack(y: Floats) -> tuple[Floats, float]:
-        return y[:R] * mean, float(y[R]) * scale_m
-
-    unit = excess(cost, a, start.T, start.m)
+    scale, unit = np.append(np.full(R, mean), start.m), excess(cost, a, start.T, start.m)
 
     def value(y: Floats) -> float:
-        relative = excess(cost, a, *unpack(y)) / unit
+        T, m = np.split(y * scale, [R])
+        relative = excess(cost, a, T, float(m[0])) / unit
         return relative if math.isfinite(relative) else 1e30
 
     def gradient(y: Floats) -> Floats:
+        T, m = np.split(y * scale, [R])
         with np.errstate(all="ignore"):
-            dT, dm = excess_gradient(cost, a, *unpack(y))
-        return np.nan_to_num(np.append(dT * mean, dm * scale_m) / unit, nan=0.0, posinf=1e30, neginf=-1e30)
+            dT, dm = excess_gradient(cost, a, T, float(m[0]))
+        return np.nan_to_num(np.append(dT, dm) * scale / unit, nan=0.0, posinf=1e30, neginf=-1e30)
 
-    ones, zero = csr_matrix(np.ones((1, R))), csr_matrix((1, 1))
-    coverage = hstack([eye(R), csr_matrix(np.full((R, 1), -cost.x_min * scale_m / mean))])
+    order = diags([np.ones(R - 1), -np.ones(R - 1)], [0, 1], shape=(R - 1, R + 1))
+    coverage = hstack([eye(R), csr_matrix(np.full((R, 1), -cost.x_min * start.m / mean))])
     constraints = [
-        LinearConstraint(hstack([ones, zero]), -np.inf, R),
+        LinearConstraint(csr_matrix(np.append(np.ones(R), 0.0)), -np.inf, R),
         LinearConstraint(coverage, 0.0, np.inf, keep_feasible=True),
+        *([LinearConstraint(order, 0.0, np.inf)] if R > 1 else []),
     ]
-    if R > 1:
-        order = diags([np.ones(R - 1), -np.ones(R - 1)], [0, 1], shape=(R - 1, R))
-        constraints.append(LinearConstraint(hstack([order, csr_matrix((R - 1, 1))]), 0.0, np.inf))
-    limit = _one_sample(cost, R, mean, scale_m)
-    lowest_m = 1.0 / float(cost.P.min()) / scale_m
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of trust-constr about its own rank-deficient Jacobians
         result = minimize(
             value,
-            np.append(start.T / mean, start.m / scale_m),
-            jac=gradient if gradients == "exact" else "2-point",
+            np.append(start.T, start.m) / scale,
+            jac=gradient,
             method="trust-constr",
-            bounds=Bounds(np.append(np.zeros(R), lowest_m), np.inf, keep_feasible=True),
-            constraints=[*constraints, *limit],
+            bounds=Bounds(np.append(np.zeros(R), 1.0 / float(cost.P.min()) / start.m), np.inf, keep_feasible=True),
+            constraints=constraints,
             options={"maxiter": 2000, "gtol": 1e-10, "xtol": 1e-12},
         )
-    repaired = _repaired(cost, budget, *unpack(np.asarray(result.x, dtype=np.float64)))
-    return min((repaired, start), key=lambda o: excess(cost, a, o.T, o.m))
+    T, m = np.split(np.asarray(result.x, dtype=np.float64) * scale, [R])
+    return min((_repaired(cost, budget, T, float(m[0])), start), key=lambda o: excess(cost, a, o.T, o.m))
 
 
 def _middle(cost: RoundCost, R: int, budget: float) -> Optimum:
@@ -93,29 +68,6 @@ def _middle(cost: RoundCost, R: int, budget: float) -> Optimum:
     T = budget / R
     low, high = float(np.max(T / (cost.P * (T - cost.B)))), T / cost.x_min
     return Optimum(np.full(R, T), math.sqrt(low * high))
-
-
-def _one_sample(cost: RoundCost, R: int, mean: float, scale_m: float) -> list[NonlinearConstraint]:
-    """Require m P_u (T_t − B_u)/T_t ≥ 1 of the devices with an upload, as T (m P_u − 1) − m P_u B_u ≥ 0."""
-    with_upload = cost.B > 0
-    if not with_upload.any():
-        return []
-    P, B = cost.P[with_upload], cost.B[with_upload]
-    front = slowest_front(P, B)  # the few devices that can be the tightest
-    P, B = P[front], B[front]
-
-    def slack(y: Floats) -> Floats:
-        T, m = y[:R] * mean, y[R] * scale_m
-        above: Floats = (T * (m * P - 1.0)[:, None] - (m * P * B)[:, None]).reshape(-1) / mean
-        return above
-
-    def jacobian(y: Floats) -> csr_matrix:
-        T, m = y[:R] * mean, y[R] * scale_m
-        by_T = [diags([np.full(R, m * P_u - 1.0)], [0]) for P_u in P]
-        by_m = [csr_matrix(((T * P_u - P_u * B_u) * scale_m / mean)[:, None]) for P_u, B_u in zip(P, B, strict=True)]
-        return vstack([hstack([dT, dm]) for dT, dm in zip(by_T, by_m, strict=True)]).tocsr()
-
-    return [NonlinearConstraint(slack, 0.0, np.inf, jac=jacobian, keep_feasible=True)]
 
 
 def _repaired(cost: RoundCost, budget: float, T: Floats, m: float) -> Optimum:

@@ -123,6 +123,10 @@ class RunWriter:
                 file.truncate(end)
         return checkpoint
 
+    def describe(self, info: RunInfo) -> None:
+        """Replace run.json, with what has become known since the run began."""
+        write_json(self.folder / "run.json", info.to_json())
+
     def append(self, row: Row, wall_seconds: float) -> None:
         """Add a row. Rows are buffered for a short time, but written at once with an evaluation."""
         self._rows.append((row, wall_seconds))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.errors import ConfigError
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import RunResult
 from adelfl.records.summary import QUARTERS
@@ -21,21 +23,13 @@ def standard_error(values: Floats) -> float:
     return float(np.std(values, ddof=1) / np.sqrt(values.size)) if values.size > 1 else float("nan")
 
 
-def last_values(times: Floats, values: Floats, moments: Floats) -> Floats:
-    """Return the value of the last evaluation at each moment; NaN before the first one."""
-    if times.size == 0:
-        return np.full(moments.shape, np.nan)
-    last = np.searchsorted(times, moments * (1 + 1e-9), side="right") - 1
-    return np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
-
-
 @dataclass(frozen=True, eq=False)
 class Contender:
     """One strategy over its seeds."""
 
     name: str
     label: str
-    records: list[RunRecord]
+    records: Sequence[RunRecord]
 
     @property
     def results(self) -> list[RunResult]:
@@ -66,9 +60,24 @@ class Contender:
         """Number of finished runs."""
         return len(self.results)
 
-    def curve(self, grid: Floats) -> Floats:
-        """Return the accuracy at shares of the budget, shape (seeds, grid); NaN before the first evaluation."""
-        return np.array([last_values(*record.evaluations, grid * record.info.budget) for record in self.records])
+    def curve(self, grid: Floats, what: str = "accuracy") -> Floats:
+        """Return ``accuracy`` or ``loss`` at shares of the budget, shape (runs, grid); see :func:`curve_of`."""
+        return np.array([curve_of(record, what, grid) for record in self.records])
+
+
+def curve_of(record: RunRecord, what: str, grid: Floats) -> Floats:
+    """Return the last evaluation at each share of the budget; NaN before the first, and after an interruption."""
+    values = np.array([getattr(row, what) for row in record.rounds], dtype=np.float64)  # None becomes NaN
+    known = np.isfinite(values)
+    if not known.any():
+        return np.full(grid.shape, np.nan)
+    times = np.array([row.time for row in record.rounds])[known]
+    shares = np.minimum(times / record.info.budget, 1.0)  # a real clock may overrun
+    last = np.searchsorted(shares, grid * (1 + 1e-9), side="right") - 1
+    curve: Floats = np.where(last >= 0, values[known][np.maximum(last, 0)], np.nan)
+    if record.result is None and record.failure is None:
+        curve[np.searchsorted(grid, shares[-1]) + 1 :] = np.nan
+    return curve
 
 
 _NEAR = 0.2  # share of the way from chance to perfect accuracy
@@ -117,8 +126,12 @@ class StoredContender(Contender):
         """Number of runs."""
         return len(self.curves)
 
-    def curve(self, grid: Floats) -> Floats:
+    def curve(self, grid: Floats, what: str = "accuracy") -> Floats:
         """Return the accuracy at shares of the budget by linear interpolation, shape (seeds, grid)."""
+        if self.curves.size == 0:
+            raise ConfigError(
+                f"{self.label}: its rows have no curves, since an earlier version wrote them; run it again"
+            )
         return np.array([np.interp(grid, self.shares, curve) for curve in self.curves])
 
 

@@ -20,24 +20,13 @@ MOST_GROUPS = 24
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
-    """One strategy over its seeds."""
+class Group(Contender):
+    """One strategy over its seeds, with a look of its own."""
 
-    contender: Contender  # its finished runs
-    runs: list[RunData]  # the runs to draw: the finished ones, or all if none is finished
+    records: list[RunData]  # the runs to draw: the finished ones, or all if none is finished
     total: int  # number of its runs, finished or not
     colour: str
     line: str
-
-    @property
-    def label(self) -> str:
-        """Name in tables and figures."""
-        return self.contender.label
-
-    @property
-    def finished(self) -> int:
-        """Number of finished runs."""
-        return len(self.contender.results)
 
     @property
     def line_name(self) -> str:
@@ -57,12 +46,12 @@ class Gathered:
     @property
     def drawn(self) -> list[RunData]:
         """The runs in the figures."""
-        return [run for group in self.groups for run in group.runs]
+        return [run for group in self.groups for run in group.records]
 
     @property
     def oracle(self) -> Group | None:
         """The oracle's group, if it has finished runs."""
-        return next((g for g in self.groups if g.contender.name == "oracle" and g.finished), None)
+        return next((g for g in self.groups if g.name == "oracle" and g.seeds), None)
 
 
 def gather(places: Sequence[Path]) -> Gathered:
@@ -102,8 +91,8 @@ def _without_duplicates(runs: list[RunData], unused: dict[Path, str]) -> list[Ru
         if run.info.clock != "virtual":
             key = id(run)
         if key in kept:
-            folder = kept[key].record.folder
-            unused[run.record.folder] = f"left out: the same strategy, configuration and seed as {folder}"
+            folder = kept[key].folder
+            unused[run.folder] = f"left out: the same strategy, configuration and seed as {folder}"
         else:
             kept[key] = run
     return [run for run in runs if run in kept.values()]
@@ -130,16 +119,15 @@ def differing(settings: Sequence[dict[str, str]]) -> list[str]:
 
 
 def _groups(by_label: dict[str, list[RunData]]) -> list[Group]:
-    finished = {label: [r for r in runs if r.state == "finished"] for label, runs in by_label.items()}
-    contenders = [Contender(by_label[k][0].name, k, [r.record for r in runs]) for k, runs in finished.items()]
-    contenders.sort(key=_rank)
+    drawn = {label: [r for r in runs if r.state == "finished"] or runs for label, runs in by_label.items()}
+    contenders = sorted((Contender(runs[0].name, label, runs) for label, runs in drawn.items()), key=_rank)
     looks = looks_of([contender.name for contender in contenders])
     return [
-        Group(c, finished[c.label] or by_label[c.label], len(by_label[c.label]), colour, line)
+        Group(c.name, c.label, drawn[c.label], len(by_label[c.label]), colour, line)
         for c, (colour, line) in zip(contenders, looks, strict=True)
     ]
 
 
 def _rank(contender: Contender) -> tuple[bool, float, str]:
-    mean = float(np.mean(contender.final)) if contender.results else math.nan
+    mean = float(np.mean(contender.final)) if contender.seeds else math.nan
     return math.isnan(mean), 0.0 if math.isnan(mean) else -mean, contender.label

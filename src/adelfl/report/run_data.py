@@ -5,58 +5,36 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.errors import ConfigError
 from adelfl.records.reader import RunRecord
-from adelfl.records.schema import Row, RunInfo
+from adelfl.records.schema import Row
 from adelfl.records.summary import QUARTERS
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 BATCH_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Quantiles of a round's batch sizes that are kept."""
+"""Quantiles of a round's batch sizes that are drawn."""
 
 _LIMIT = 1e12  # seconds or samples; larger values are errors, and axes overflow
 _BLANK = ("null", "[]", "None")
 _PER_SEED = ("training.seed", "flower.seed", "data.data_dir", "engine.")  # in which seeds of one experiment may differ
 
 
-@dataclass(frozen=True, eq=False)
-class RunData:
-    """What figures and tables need of one run with R finished rounds."""
-
-    record: RunRecord
-    planned: Floats | None  # deadlines of the schedule, if there was one before the first round
-    lengths: Floats  # duration of each round, seconds
-    evaluated: Floats  # times of the evaluations, seconds
-    accuracy: Floats  # at those times; NaN where it was not evaluated
-    loss: Floats  # likewise
-    coverage: Floats  # shape (R, L): share of the round's devices whose layer was merged
-    batches: Floats  # shape (R, 5): BATCH_QUANTILES of the batch sizes above 0; NaN if there are none
-    idle: Ints  # number of devices with an empty batch
-    depths: list[Floats]  # share of the layers that each device finished, 0 where its work was not merged
-    devices: list[Ints]  # numbers of those devices
-    refused: Counter[str]  # updates that were not merged, by reason, and abandoned rounds, on Flower
+class RunData(RunRecord):
+    """What figures and tables need of one run with R finished rounds and L layers."""
 
     @property
-    def info(self) -> RunInfo:
-        """The run information."""
-        return self.record.info
-
-    @property
-    def state(self) -> Literal["finished", "failed", "unfinished"]:
-        """Whether the run reached its end."""
-        if self.record.result is not None:
+    def state(self) -> str:
+        """``finished``, ``failed`` or ``unfinished``."""
+        if self.result is not None:
             return "finished"
-        return "unfinished" if self.record.failure is None else "failed"
+        return "unfinished" if self.failure is None else "failed"
 
     @property
     def name(self) -> str:
@@ -72,6 +50,53 @@ class RunData:
         settings = {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in config} | more
         return {key: value for key, value in settings.items() if not key.startswith(_PER_SEED) and value not in _BLANK}
 
+    @cached_property
+    def done(self) -> list[Row]:
+        """Rows of the finished rounds."""
+        return [row for row in self.rounds if row.round > 0]
+
+    @cached_property
+    def planned(self) -> Floats:
+        """Deadlines of the schedule before the first round; empty without one."""
+        return _numbers(self.info.deadlines)
+
+    @cached_property
+    def lengths(self) -> Floats:
+        """Duration of each round in seconds, shape (R,)."""
+        return _numbers(row.duration for row in self.done)
+
+    @cached_property
+    def coverage(self) -> Floats:
+        """Share of the round's devices whose layer was merged, shape (R, L)."""
+        shares = [_numbers(row.contributors) / max(1, len(row.depth)) for row in self.done]
+        return np.array(shares).reshape(len(self.done), len(self.info.layers))
+
+    @cached_property
+    def batches(self) -> Floats:
+        """BATCH_QUANTILES of the batch sizes above 0, shape (R, 5); NaN if there are none."""
+        positive = [sorted(float(size) for size in row.batch if size > 0) or [np.nan] for row in self.done]
+        nearest = [[sizes[round(q * (len(sizes) - 1))] for q in BATCH_QUANTILES] for sizes in positive]
+        _numbers(sizes[-1] for sizes in positive if sizes[-1] > 0)
+        return np.array(nearest, dtype=np.float64).reshape(-1, len(BATCH_QUANTILES))
+
+    @cached_property
+    def work(self) -> tuple[list[NDArray[np.int64]], list[Floats]]:
+        """For each round the devices, and the share of its layers that was merged of each of them."""
+        devices = [np.array(range(len(r.depth)) if r.devices is None else r.devices, dtype=np.int64) for r in self.done]
+        return devices, [_used(row, self.info.steps) / self.info.steps for row in self.done]
+
+    @cached_property
+    def refused(self) -> Counter[str]:
+        """Updates that were not merged, by reason, and abandoned rounds, on Flower."""
+        total = Counter[str]()
+        for row in self.done:
+            total.update(row.rejected)
+            total["late"] += sum(
+                count for number, count in row.late.items() if number != "0"
+            )  # 0 only measures devices
+            total["round given up: too few updates"] += row.abandoned
+        return +total
+
 
 def read_run(folder: Path) -> RunData:
     """Read a run.
@@ -82,46 +107,16 @@ def read_run(folder: Path) -> RunData:
         If a file cannot be read, or if values in it cannot be drawn.
     """
     try:
-        record = RunRecord.open(folder)
-        info, result = record.info, record.result
-        _numbers([info.budget, info.rounds, info.devices])
-        _ = record.failure
+        run = RunData(RunRecord.open(folder).folder)
+        info, result = run.info, run.result
+        _numbers([info.budget, info.rounds, info.devices, *(row.time for row in run.rounds)])
         if result is not None:
             accuracies = [result.final_accuracy, *(result.accuracy.get(quarter) for quarter in QUARTERS)]
             _numbers([result.depth, result.time, *(value for value in accuracies if value is not None)])
-        # Another reader for the rows, so that they are released when they have become arrays.
-        data = _arrays(record, RunRecord(folder).rounds)
-        _ = data.settings
-        return data
+        _ = run.failure, run.settings, run.planned, run.lengths, run.coverage, run.batches, run.work, run.refused
+        return run
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{folder}: not as adelfl records runs ({error})") from None
-
-
-def _arrays(record: RunRecord, rows: list[Row]) -> RunData:
-    info = record.info
-    done = [row for row in rows if row.round > 0]
-    evaluated = [row for row in rows if row.accuracy is not None or row.loss is not None]
-    coverage, batches, depths, refused = np.zeros((len(done), len(info.layers))), [], [], Counter[str]()
-    for t, row in enumerate(done):
-        depth, contributors = _numbers(row.depth), _numbers(row.contributors)
-        coverage[t] = contributors / max(1, depth.size)
-        batches.append(_quantiles(_numbers(row.batch)))
-        depths.append(_used(depth, contributors, info.steps) / info.steps)
-        refused.update(_refused(row))
-    return RunData(
-        record=record,
-        planned=_numbers(info.deadlines) if info.deadlines else None,
-        lengths=_numbers([row.duration for row in done]),
-        evaluated=_numbers([row.time for row in evaluated]),
-        accuracy=np.array([row.accuracy for row in evaluated], dtype=np.float64),
-        loss=np.array([row.loss for row in evaluated], dtype=np.float64),
-        coverage=coverage,
-        batches=np.array(batches).reshape(-1, len(BATCH_QUANTILES)),
-        idle=np.array([list(row.batch).count(0) for row in done], dtype=np.int64),
-        depths=depths,
-        devices=[np.array(range(len(r.depth)) if r.devices is None else r.devices, dtype=np.int64) for r in done],
-        refused=refused,
-    )
 
 
 def _numbers(values: Iterable[float | None]) -> Floats:
@@ -132,27 +127,15 @@ def _numbers(values: Iterable[float | None]) -> Floats:
     return array
 
 
-def _quantiles(batch: Floats) -> Floats:
-    sizes = np.sort(batch[batch > 0])
-    if sizes.size == 0:
-        return np.full(len(BATCH_QUANTILES), np.nan)
-    quantiles: Floats = sizes[np.rint(np.array(BATCH_QUANTILES) * (sizes.size - 1)).astype(int)]
-    return quantiles
-
-
-def _used(depth: Floats, contributors: Floats, steps: int) -> Floats:
+def _used(row: Row, steps: int) -> Floats:
     """Return the depths, with 0 for devices that were left out of the merge.
 
     Rows hold the number of contributors per layer, not their identity. If it equals the number of devices that finished
     everything, and others delivered some layers too, then the others' layers were not merged.
     """
+    depth, contributors = _numbers(row.depth), _numbers(row.contributors)
     delivered = (depth[:, None] >= np.arange(contributors.size, 0, -1)).sum(axis=0)
     finished = depth >= steps
     if (delivered > contributors).any() and (contributors == finished.sum()).all():
         return np.where(finished, depth, 0.0)
     return depth
-
-
-def _refused(row: Row) -> Counter[str]:
-    late = sum(count for number, count in row.late.items() if number != "0")  # round 0 only measures devices
-    return Counter(row.rejected) + Counter({"late": late, "round given up: too few updates": int(row.abandoned)})

@@ -1,4 +1,4 @@
-"""Figures of a study: final accuracies side by side, and the regime that fits the paper's baselines."""
+"""Figures of a study: accuracies against time and side by side, gains over settings, the paper's regime."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from adelfl.report.style import BLACK, BLUE, GREY, RC, STRATEGY_COLOURS, figure
+from adelfl.report.comparison import Contender
+from adelfl.report.style import BLACK, BLUE, GREY, RC, STRATEGY_COLOURS, figure, looks_of
+from adelfl.report.time_series import about_seeds, plot_means
+from adelfl.theory.participation import starving_depth
 
 Floats = NDArray[np.float64]
 Curves = Mapping[str, tuple[Floats, Floats]]
@@ -19,6 +24,99 @@ Dot = tuple[str, float, float]
 """Name, mean in percent, standard error."""
 
 _TITLE_WIDTH = 42  # characters that fit above a panel
+
+
+def draw_study(cells: list[tuple[str, list[Contender]]], title: str, *, deadlines: bool = True) -> Figure:
+    """Draw a panel of deadlines and one of accuracy against time for each cell.
+
+    Parameters
+    ----------
+    cells : list of (title, contenders)
+        The deadlines are those of the contenders whose records have a schedule.
+    title : str
+        Title of the figure.
+    deadlines : bool
+        Whether to draw deadlines.
+    """
+    columns = 2 if len(cells) == 4 else min(3, len(cells))
+    rows = -(-len(cells) // columns)
+    with matplotlib.rc_context(RC):
+        fig = figure(3.6 * columns, (2.9 if deadlines else 0.8) + 2.7 * rows)
+        if deadlines:
+            parts = fig.subfigures(2, 1, height_ratios=(2.1, 2.7 * rows), squeeze=False)
+            for ax, (name, contenders) in zip(parts[0, 0].subplots(1, columns, squeeze=False)[0], cells, strict=False):
+                _plot_deadlines(ax, contenders)
+                ax.set(title=name, xlabel="round")
+        axes = (parts[1, 0] if deadlines else fig).subplots(rows, columns, squeeze=False).ravel()
+        best, lines = 0.0, dict[str, Line2D]()
+        for ax, (name, contenders) in zip(axes, cells, strict=False):
+            best = max(best, *(float(mean[-1]) for mean in plot_means(ax, contenders, 1.0)))
+            ax.set(xlabel="share of the time budget", ylabel="test accuracy", title=name)
+            ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+            lines |= {c.label: line for c, line in zip(contenders, ax.get_lines(), strict=True)}
+        for ax in axes[: len(cells)]:
+            ax.set_ylim(0.0, min(1.0, np.ceil(12.0 * best) / 10.0))
+        for ax in axes[len(cells) :]:
+            ax.set_axis_off()
+        fig.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=min(4, len(lines)))
+        between = "   " if columns > 2 else "\n"
+        fig.suptitle(f"{title}{between}{about_seeds(cells[0][1])}", fontsize=10.5, x=0.01, ha="left")
+    return fig
+
+
+def _plot_deadlines(ax: Axes, contenders: list[Contender]) -> None:
+    """Plot the planned deadlines of each seed as multiples of the uniform one, since fleets differ between seeds."""
+    for c, (colour, _) in zip(contenders, looks_of([c.name for c in contenders]), strict=True):
+        for info in (record.info for record in c.records):
+            T = np.asarray(info.deadlines) / info.uniform_deadline
+            ax.step(np.arange(1, T.size + 1), T, where="mid", color=colour, alpha=0.7, linewidth=1.2)
+    ax.axhline(1.0, color=GREY, linestyle="--", linewidth=1.3)
+    ax.set(ylabel="deadline / uniform")
+    ax.set_ylim(bottom=0)
+
+
+def draw_gain(gains: Mapping[str, Mapping[tuple[int, int, float], tuple[float, float]]], title: str) -> Figure:
+    """Draw points gained over baselines, and the line Q(L, λ)^U = 0.2 for devices of one speed.
+
+    Parameters
+    ----------
+    gains : mapping
+        Points gained and their standard error, by baseline and (devices, layers, depth).
+    title : str
+        Title of the figure.
+    """
+    keys = list(next(iter(gains.values())))
+    U, L = sorted({key[0] for key in keys}), sorted({key[1] for key in keys})
+    depths = sorted({key[2] for key in keys})
+    most = float(np.quantile([abs(mean) for points in gains.values() for mean, _ in points.values()], 0.97))
+    with matplotlib.rc_context(RC):
+        fig = figure(3.1 * len(L) + 1.0, 3.2 * len(gains) + 0.6)
+        axes = fig.subplots(len(gains), len(L), squeeze=False, sharex=True, sharey=True)
+        image = None
+        for row, (baseline, points) in zip(axes, gains.items(), strict=True):
+            for ax, layers in zip(row, L, strict=True):
+                values = np.array([[points[u, layers, d][0] for d in depths] for u in U])
+                errors = np.array([[points[u, layers, d][1] for d in depths] for u in U])
+                image = ax.imshow(values, cmap="RdBu", vmin=-most, vmax=most, origin="lower", aspect="auto")
+                for i, j in np.ndindex(values.shape):
+                    # Grey where the difference is within two standard errors of zero.
+                    clear = abs(values[i, j]) > 2 * errors[i, j]
+                    dark = abs(values[i, j]) > 0.6 * most
+                    colour = "white" if dark else "black" if clear else "#888888"
+                    ax.text(j, i, f"{values[i, j]:+.0f}", ha="center", va="center", color=colour, fontsize=8.5)
+                line = [np.interp(starving_depth(layers, u), depths, range(len(depths))) for u in U]
+                ax.plot(line, range(len(U)), color="black", linewidth=1.6, linestyle="--")
+                ax.grid(visible=False)
+                ax.set_xticks(range(len(depths)), [f"{d:.0%}" for d in depths])
+                ax.set_yticks(range(len(U)), [f"{u}" for u in U])
+                ax.set_title(f"{layers} layers, over {baseline}")
+            row[0].set_ylabel("devices")
+        for ax in axes[-1]:
+            ax.set_xlabel("mean depth without a plan")
+        assert image is not None
+        fig.colorbar(image, ax=axes, label="points of accuracy gained by the plan", shrink=0.7)
+        fig.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+    return fig
 
 
 def draw_dots(panels: Sequence[tuple[str, Sequence[Dot]]], title: str, columns: int = 2) -> Figure:

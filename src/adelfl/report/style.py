@@ -9,10 +9,8 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from adelfl.atomic import replacing
@@ -55,18 +53,6 @@ def figure(width: float, height: float) -> Figure:
     """Return an empty figure that is independent of pyplot's global state."""
     with matplotlib.rc_context(RC):
         return Figure(figsize=(width, height), layout="constrained")
-
-
-def panels(count: int, height: float, *, sharey: bool = False) -> tuple[Figure, list[Axes], int]:
-    """Return a figure with ``count`` axes, each ``height`` inches high, the axes, and their number per row."""
-    columns = 2 if count == 4 else min(3, count)
-    rows = -(-count // columns)
-    fig = figure(10.0, 0.5 + height * rows)
-    with matplotlib.rc_context(RC):
-        axes = fig.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
-    for ax in axes[count:]:
-        ax.set_axis_off()
-    return fig, axes[:count], columns
 
 
 def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -116,17 +102,6 @@ def short(text: str, most: int = 32) -> str:
     line = "".join(c if c.isprintable() else " " for c in text).strip()
     line = line if len(line) <= most else f"{line[: most - 1]}…"
     return line.replace("$", r"\$")
-
-
-def integers(most: int = 7) -> MaxNLocator:
-    """Return a locator of at most ``most`` whole ticks."""
-    return MaxNLocator(integer=True, nbins=most, steps=(1, 2, 5, 10))
-
-
-def stacked(arrays: Sequence[Floats]) -> Floats:
-    """Stack arrays of unequal length, filled up with NaN at their ends."""
-    longest = max(len(a) for a in arrays)
-    return np.array([np.concatenate([a, np.full((longest - len(a), *a.shape[1:]), np.nan)]) for a in arrays])
 
 
 def mean_and_error(values: Floats) -> tuple[Floats, Floats]:

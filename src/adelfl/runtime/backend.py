@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,23 +14,23 @@ from adelfl.strategies.actions import Event, Floats, Ints, Merge, Tasks
 from adelfl.theory.gradient_stats import GradientStats
 
 
-class Change(Protocol):
-    """What a merge comes to; nothing of it has touched the model yet."""
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a merge comes to, not yet applied to the model: arrays of NumPy or tensors of torch.
 
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """Σ_u A[u,l] (w_u − w) of each parameter that was delivered: arrays of NumPy or tensors of torch."""
-        ...
+    Attributes
+    ----------
+    parameters : mapping of str to array
+        Σ_u A[u,l] (w_u − w) of each parameter that was delivered.
+    buffers : mapping of str to array
+        New values of running statistics that changed.
+    loss : float
+        Mean loss of the devices that contributed; NaN if it is not known.
+    """
 
-    @property
-    def buffers(self) -> Mapping[str, Any]:
-        """New values of running statistics that changed."""
-        ...
-
-    @property
-    def loss(self) -> float:
-        """Mean loss of the devices that contributed; NaN if it is not known."""
-        ...
+    parameters: Mapping[str, Any]
+    buffers: Mapping[str, Any] = field(default_factory=dict)
+    loss: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)

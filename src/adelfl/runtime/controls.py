@@ -70,7 +70,7 @@ class Controls:
 
     def state(self) -> dict[str, Array]:
         """Return all variates by a name, for a checkpoint; :meth:`load` takes them back one by one."""
-        owners: dict[str | int, dict[str, Array]] = {_SERVER: self.server, **self.devices}
+        owners = {_SERVER: self.server, **{str(u): own for u, own in self.devices.items()}}
         return {f"{owner}/{name}": value for owner, own in owners.items() for name, value in own.items()}
 
     def load(self, name: str, value: Array) -> None:

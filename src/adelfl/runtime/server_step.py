@@ -9,7 +9,8 @@ Reddi et al., "Adaptive federated optimization", ICLR 2021: −Δ is a pseudo-gr
     yogi       as adam, but v ← v − (1−β₂) Δ² sign(v − Δ²)
     average    as sgd; evaluated and returned is  w̄ ← β₁ w̄ + (1−β₁) w,  divided by 1 − β₁ⁿ after n merges
 
-Works on arrays of NumPy and on tensors of torch alike. The state is a dictionary of them, which a checkpoint keeps.
+v of adagrad, adam and yogi starts at τ². Works on arrays of NumPy and on tensors of torch alike. The state is a
+dictionary of them, which a checkpoint keeps.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _momentum(step: ServerStep, name: str, delta: Array, state: State) -> Array:
 
 
 def _adagrad(step: ServerStep, name: str, delta: Array, state: State) -> Array:
-    state[f"v.{name}"] = v = state.get(f"v.{name}", 0.0) + delta * delta
+    state[f"v.{name}"] = v = state.get(f"v.{name}", step.tau**2) + delta * delta
     return delta / (v**0.5 + step.tau)
 
 
@@ -115,13 +116,14 @@ def _first_moment(step: ServerStep, name: str, delta: Array, state: State) -> Ar
 
 
 def _adam(step: ServerStep, name: str, delta: Array, state: State) -> Array:
-    state[f"v.{name}"] = v = step.beta2 * state.get(f"v.{name}", 0.0) + (1.0 - step.beta2) * delta * delta
+    old = state.get(f"v.{name}", step.tau**2)
+    state[f"v.{name}"] = v = step.beta2 * old + (1.0 - step.beta2) * delta * delta
     return _first_moment(step, name, delta, state) / (v**0.5 + step.tau)
 
 
 def _yogi(step: ServerStep, name: str, delta: Array, state: State) -> Array:
     square = delta * delta
-    old = state.get(f"v.{name}", 0.0 * square)
+    old = state.get(f"v.{name}", 0.0 * square + step.tau**2)
     sign = (old > square) * 1.0 - (old < square) * 1.0
     state[f"v.{name}"] = v = old - (1.0 - step.beta2) * square * sign
     return _first_moment(step, name, delta, state) / (v**0.5 + step.tau)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -10,13 +9,12 @@ from torch import nn
 from adelfl.data import Dataset, Partition
 from adelfl.errors import ConfigError
 from adelfl.records.summary import MAX_EVALUATIONS
-from adelfl.runtime.codec import Codec, CodecName, find_codec
+from adelfl.runtime.codec import Codec, find_codec
 from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.world import World
 from adelfl.strategies.base import Strategy
 from adelfl.training.engines import EngineName, LocalWork
 from adelfl.training.layers import Layer
-from adelfl.training.work import Engine, Samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,16 +45,14 @@ class Experiment:
         How often accuracy is measured, evenly over the budget; at its quarters and in its last tenth it always is.
     world : World, optional
         What happens to the devices; by default what the strategy's problem says.
-    make_engine : callable, optional
-        Builds an engine from model, layers, samples and local work, in place of the one that ``engine`` names.
     oversample : bool
         Whether a batch may be larger than the data of its device, whose samples then repeat. By default a larger batch
         is cut to the device's data, and its time is that of the smaller batch.
     server_step : ServerStep
         What the server does with merged changes; by default it adds them, as in the paper.
     codec : str or Codec
-        What uploads are turned into: "none", "half", or a codec of your own. The world's uploads are those of a plain
-        model, and take as much less time as the codec makes them smaller.
+        What uploads are turned into: "none", "half", "top-k[share=0.01]", "qsgd[bits=4]", "terngrad", or a codec of
+        your own. The world's uploads are those of a plain model, and take as much less time as they become smaller.
     """
 
     dataset: Dataset
@@ -70,10 +66,9 @@ class Experiment:
     device: str = "cpu"
     evaluations: int = 50
     world: World | None = None
-    make_engine: Callable[[nn.Module, tuple[Layer, ...], Samples, LocalWork], Engine] | None = None
     oversample: bool = False
     server_step: ServerStep = field(default_factory=ServerStep)
-    codec: CodecName | Codec = "none"
+    codec: str | Codec = "none"
 
     def __post_init__(self) -> None:
         whole = isinstance(self.evaluations, int) and not isinstance(self.evaluations, bool)
@@ -84,7 +79,7 @@ class Experiment:
         find_codec(self.codec)
         devices = self.strategy.problem.devices
         if len(self.partition) != devices:
-            raise ConfigError(f"the partition has {len(self.partition)} devices, the fleet {devices}")
+            raise ConfigError(f"the partition has {len(self.partition)} devices, but the fleet has {devices}")
         if self.partition.samples != self.dataset.y_train.size:
             raise ConfigError(
                 f"the partition is of {self.partition.samples} samples, "
@@ -94,5 +89,5 @@ class Experiment:
             raise ConfigError(f"the world has {self.world.fleet.size} devices, the strategy's fleet {devices}")
         if self.strategy.problem.layers != len(self.layers):
             raise ConfigError(
-                f"the strategy counts {self.strategy.problem.layers} layers, the model {len(self.layers)}"
+                f"the strategy expects {self.strategy.problem.layers} layers, but the model has {len(self.layers)}"
             )

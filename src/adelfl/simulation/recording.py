@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from adelfl.atomic import RunFinishedError
-from adelfl.errors import AdelError, ConfigError
-from adelfl.plugins import in_words
+from adelfl.errors import ConfigError
 from adelfl.records.reader import RunRecord
-from adelfl.records.schema import RunInfo, RunResult
-from adelfl.records.writer import Checkpoint, RunWriter, versions
+from adelfl.records.schema import RunInfo
+from adelfl.records.writer import versions
 from adelfl.runtime.codec import find_codec
+from adelfl.runtime.run import Record
 from adelfl.simulation.experiment import Experiment
 
 MADE_BY = "simulate"
@@ -68,45 +66,13 @@ def first_difference(then: RunInfo, now: RunInfo, ignored: tuple[str, ...] = ())
     return next((k for k, v in new.items() if k not in ("versions", *ignored) and old.get(k) != v), None)
 
 
-Go = Callable[[RunWriter, Checkpoint | None], RunResult]
-
-
-def run_recorded(experiment: Experiment, folder: Path, go: Go) -> RunResult:
-    """Run an experiment with a record, from its beginning or from the record's checkpoint.
-
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment to record.
-    folder : Path
-        Folder of the record.
-    go : callable
-        Runs the experiment with a writer, from a checkpoint on, and returns its result.
-    """
-    config = _config(experiment)
-    info = replace(describe(experiment, config, _inputs(experiment)), made_by=MADE_BY)
-    checkpoint = None
-    if folder.exists():
-        record = RunRecord.open(folder)
-        _refuse_others(record, info)
-        if record.result is not None:
-            return record.result
-        try:
-            writer, checkpoint = RunWriter.reopen(folder)
-        except RunFinishedError:
-            return run_recorded(experiment, folder, go)
-    else:
-        writer = RunWriter.create(folder, info)
-    with writer:
-        try:
-            return go(writer, checkpoint)
-        except AdelError as error:
-            writer.fail(str(error))
-            raise
-        except Exception as error:
-            if not (isinstance(error, OSError) and error.errno is not None):  # after a full disk a run can go on
-                writer.fail(f"{folder}: {in_words(error)}", traceback.format_exc())
-            raise
+def open_record(experiment: Experiment, folder: Path | None) -> Record:
+    """Return the record of an experiment: none, new, or what an earlier call left."""
+    info = describe(experiment, _config(experiment), {})
+    if folder is None:
+        return Record(None, info)
+    info = replace(info, inputs=_inputs(experiment), made_by=MADE_BY)
+    return Record.open(folder, info, lambda old: _refuse_others(old, info))
 
 
 def _refuse_others(record: RunRecord, now: RunInfo) -> None:
@@ -154,47 +120,32 @@ def _inputs(experiment: Experiment) -> dict[str, str]:
         "problem": _digest(e.strategy.problem),
         "strategy": _digest([type(e.strategy), e.strategy.options]),
         "local work": _digest(e.local),
+        "server step": _digest(e.server_step),
         "world": _digest(e.world),
         "engine": _digest([e.engine, e.device, e.evaluations]),
     }
 
 
 def _digest(value: object) -> str:
-    digest = hashlib.sha256()
-    _feed(digest, value)
-    return digest.hexdigest()
-
-
-def _feed(digest: Any, value: object) -> None:  # noqa: ANN401 - a hash of hashlib
-    """Add a value to a hash: numbers, texts, arrays and collections of them; other objects by their class."""
-    digest.update(f"<{type(value).__qualname__}>".encode())
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        digest.update(f"{value.dtype}{value.shape}".encode())
-        digest.update(np.ascontiguousarray(value).data)
-    elif isinstance(value, type):
-        digest.update(f"{value.__module__}.{value.__qualname__}".encode())
-    elif is_dataclass(value):
-        for field in fields(value):
-            _feed(digest, [field.name, getattr(value, field.name)])
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            _feed(digest, [key, inner])
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _feed(digest, inner)
-    elif value is None or isinstance(value, str | int | float | np.generic):
-        digest.update(repr(value).encode())
-    digest.update(b";")
+    return hashlib.sha256(json.dumps(_readable(value)).encode()).hexdigest()
 
 
 def _readable(value: Any) -> Any:  # noqa: ANN401 - options may be anything
-    """Return a value fit for JSON; other objects become the name of their class."""
-    if isinstance(value, dict):
-        return {str(key): _readable(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_readable(inner) for inner in value]
+    """Return a value fit for JSON; arrays become their digest, other objects the name of their class."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape} {hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()}"
     if isinstance(value, np.generic):
         return value.item()
-    return value if value is None or isinstance(value, str | int | float) else type(value).__name__
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_readable(inner) for inner in value]
+    if isinstance(value, dict):
+        return {str(key): _readable(inner) for key, inner in value.items()}
+    kind = value if isinstance(value, type) else type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if value is kind or not is_dataclass(value):
+        return name
+    return {"class": name} | {field.name: _readable(getattr(value, field.name)) for field in fields(value)}

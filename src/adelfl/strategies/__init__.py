@@ -41,6 +41,16 @@ BUILT_IN = {
     "drop": "adelfl.strategies.drop:Drop",
     "wait": "adelfl.strategies.wait:Wait",
     "fedbuff": "adelfl.strategies.fedbuff:FedBuff",
+    "fedasync": "adelfl.strategies.fedasync:FedAsync",
+    "fedcompass": "adelfl.strategies.fedcompass:FedCompass",
+    "timelyfl": "adelfl.strategies.timelyfl:TimelyFL",
+    "anytime": "adelfl.strategies.anytime:Anytime",
+    "fedprox": "adelfl.strategies.fedprox:FedProx",
+    "fednova": "adelfl.strategies.fednova:FedNova",
+    "over-selection": "adelfl.strategies.over_selection:OverSelection",
+    "fedcs": "adelfl.strategies.fedcs:FedCS",
+    "oort": "adelfl.strategies.oort:Oort",
+    "scaffold": "adelfl.strategies.scaffold:Scaffold",
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,9 @@ class Tasks:
     def only(self, some: Ints) -> Tasks:
         """Return the part of the tasks that concerns the devices at some positions."""
         per_device = ("devices", "batch", "steps", "width", "stop", "pace", "controls")
-        parts = {key: values[some] for key in per_device if isinstance(values := getattr(self, key), np.ndarray)}
+        parts: dict[str, Any] = {
+            key: values[some] for key in per_device if isinstance(values := getattr(self, key), np.ndarray)
+        }
         return replace(self, **parts)
 
 

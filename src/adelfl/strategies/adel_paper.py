@@ -61,7 +61,7 @@ class AdelPaper(Salf):
         check_choice("deadlines", deadlines, Deadlines)
         check_choice("batches", batches, Batches)
         if schedule is not None and (deadlines, batches) != ("planned", "planned"):
-            raise ConfigError("strategy options deadlines and batches belong to a plan made here; schedule is given")
+            raise ConfigError("strategy options deadlines and batches cannot be combined with a given schedule")
         self.deadlines: Deadlines = deadlines
         self.batches: Batches = batches
         self._notes: tuple[str, ...] = ()

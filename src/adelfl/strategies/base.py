@@ -158,6 +158,13 @@ def _in_short(value: object) -> str:
     return (str(value) if plain else type(value).__name__)[:40]
 
 
+def not_negative(key: str, value: float) -> float:
+    """Return an option that must be a number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ConfigError(f"strategy option {key} must be a number that is not negative, not {value!r}")
+    return float(value)
+
+
 def check_choice(key: str, value: str, allowed: object) -> None:
     """Refuse an option that is not one of a Literal's values."""
     if value not in get_args(allowed):

@@ -20,7 +20,7 @@ from adelfl.errors import InfeasibleBudgetError
 from adelfl.fleet import Fleet
 from adelfl.learning_rate import LearningRate
 from adelfl.planner import Constants, Problem
-from adelfl.planner.beliefs import Beliefs
+from adelfl.planner.beliefs import Beliefs, Timing
 from adelfl.planner.local_work import with_local_work
 from adelfl.schedule import Schedule
 from adelfl.strategies.actions import Actions, Arrivals, Event, Joined, Late, Merge, Merged, Started, Tasks, Timer, View
@@ -418,25 +418,32 @@ class Deployment(Strategy):
         self.beliefs.observe(alone, np.array([batch]), np.array([float(z)]), np.array([seconds]), sent, through)
 
     def _note(self, event: Arrivals) -> None:
-        """Remember the durations that devices report.
-
-        A device that answered without a finished layer is there, and slow: its forward pass, which takes about as long
-        as a layer, tells its speed.
-        """
-        if self.beliefs is None:
-            return
-        tasks, L = event.tasks, self.layers
+        """Remember the durations that devices report."""
+        tasks = event.tasks
         for u, S, z, timing in zip(tasks.devices.tolist(), tasks.batch.tolist(), event.z, event.timings, strict=False):
             if timing is not None:
-                if z == 0 and timing.pace:
-                    self._learn(u, S, L / (L + 1), timing.pace[0] * S)
-                self.beliefs.note(u, timing)
+                self._note_one(u, S, int(z), timing)
+
+    def _note_one(self, u: int, batch: int, z: int, timing: Timing) -> None:
+        """Remember the durations of one task.
+
+        A device that answered without a finished layer is there, and slow: its forward pass, which takes about as long
+        as a layer, tells its speed, and the estimate moves half of the way there.
+        """
+        if z == 0 and timing.pace:
+            seconds, part = timing.pace[0] * batch, self.layers / (self.layers + 1)
+            if self.beliefs is not None and self.beliefs.known(u) and seconds > 0:
+                believed = float(self.beliefs.compute(np.array([u]))[0])
+                self.beliefs.restart(u, math.sqrt(believed * part * batch / seconds) / self.beliefs.faster)
+            self._learn(u, batch, part, seconds)
+        if self.beliefs is not None:
+            self.beliefs.note(u, timing)
 
     def _learn_late(self, event: Late) -> None:
         """Learn from an update that came too late to be merged."""
-        self._learn(event.device, event.batch, event.z, event.seconds)
-        if self.beliefs is not None:
-            self.beliefs.note(event.device, event.timing)
+        if event.z > 0:
+            self._learn(event.device, event.batch, event.z, event.seconds)
+        self._note_one(event.device, event.batch, event.z, event.timing)
 
 
 def constants_from(stats: GradientStats) -> Constants | None:

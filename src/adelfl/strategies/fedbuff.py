@@ -10,15 +10,13 @@ the buffer holds K updates. τ is the number of merges since a device started.
 
 from __future__ import annotations
 
-import numpy as np
-
 from adelfl.errors import ConfigError
 from adelfl.planner import Problem
-from adelfl.strategies.actions import Actions, Arrivals, Event, Ints, Joined, Merge, Started, Tasks, View
-from adelfl.strategies.base import Strategy
+from adelfl.strategies.actions import Arrivals, Merge, View
+from adelfl.strategies.asynchronous import Asynchronous, Decay, Staleness
 
 
-class FedBuff(Strategy):
+class FedBuff(Asynchronous):
     """Merge every K updates, older ones with less weight.
 
     Parameters
@@ -26,35 +24,33 @@ class FedBuff(Strategy):
     problem : Problem
     buffer : int
         K.
+    staleness, staleness_rate, staleness_free
+        s(τ): name, a and b of :class:`~adelfl.strategies.asynchronous.Staleness`.
     """
 
     name = "fedbuff"
 
-    def __init__(self, problem: Problem, *, buffer: int = 10) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        buffer: int = 10,
+        staleness: Decay = "polynomial",
+        staleness_rate: float | None = None,
+        staleness_free: float = 4.0,
+    ) -> None:
         super().__init__(problem)
         if not isinstance(buffer, int) or isinstance(buffer, bool) or buffer < 1:
             raise ConfigError(f"strategy option buffer must be a whole number of at least 1, not {buffer!r}")
         self.buffer = min(buffer, problem.cohort or problem.devices)
+        self.staleness = Staleness(staleness, staleness_rate, staleness_free)
         self._waiting: list[Arrivals] = []
 
-    def react(self, view: View, event: Event) -> Actions:
-        """Put what arrives into the buffer, and let its device start again."""
-        if isinstance(event, Started | Joined):
-            devices = event.devices if isinstance(event, Joined) else view.cohort(0, self.problem.cohort)
-            return Actions(dispatch=(self._tasks(view, devices),) if devices.size else ())
-        if not isinstance(event, Arrivals):
-            return Actions()
-        if event.z.any():
-            self._waiting.append(event)
-        again = (self._tasks(view, event.tasks.devices),)
+    def arrived(self, view: View, event: Arrivals) -> Merge | None:
+        """Put what arrives into the buffer; merge the buffer when it is full."""
+        self._waiting.append(event)
         if len(self._waiting) < self.buffer:
-            return Actions(dispatch=again)
+            return None
         full, self._waiting = tuple(self._waiting), []
-        weights = [(1.0 + view.version - a.version) ** -0.5 / self.buffer for a in full]
-        return Actions(Merge(full, tuple(np.full((1, self.problem.layers), s) for s in weights)), again)
-
-    def _tasks(self, view: View, devices: Ints) -> Tasks:
-        s = self.problem
-        batch = s.within_data(np.full(devices.size, s.batch), devices)
-        rate = float(s.eta[min(view.version, s.rounds - 1)])
-        return Tasks(devices, batch, s.local_iterations, rate, together=False)
+        weights = [self.staleness.weight(view.version - a.version) / self.buffer for a in full]
+        return Merge(full, tuple(self.row(s) for s in weights))

@@ -339,7 +339,7 @@ def _cost(tasks: Tasks) -> Floats | float:
 def check_orders(strategy: Strategy, orders: Orders, devices: Ints) -> None:
     """Raise ConfigError if what a strategy asks for cannot be done."""
     if not isinstance(orders, Orders):
-        raise ConfigError(f"strategy {strategy.name!r}: orders gave {orders!r}, which is no Orders")
+        raise ConfigError(f"strategy {strategy.name!r}: orders must return an Orders, not {orders!r}")
     prefix, batch = f"strategy {strategy.name!r}: orders gave", orders.batch
     if np.shape(batch) != devices.shape:
         raise ConfigError(f"{prefix} batch sizes of shape {np.shape(batch)} for {devices.size} devices")

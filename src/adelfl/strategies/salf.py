@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from adelfl.planner import Problem
 from adelfl.strategies.base import check_choice
-from adelfl.strategies.merge import AverageOver, Correction, Gradients, Knowledge, layerwise
+from adelfl.strategies.merge import AverageOver, Correction, layerwise
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh, fixed_batch
-from adelfl.theory.gradient_stats import GradientStats
 
 
 class Salf(RoundStrategy):
@@ -21,11 +20,11 @@ class Salf(RoundStrategy):
     Parameters
     ----------
     problem : Problem
-    average_over : {"contributors", "all", "precision"}
-        Eq. (5); the rule of SALF's released code: over all U devices, one that did not reach a layer counting with the
-        old weights; or what :func:`adelfl.strategies.merge.layerwise` has besides.
-    correction : {"unbiased", "none", "adaptive"}
-        With or without 1/(1 − p), with what of it pays, or with at most 2.
+    average_over : {"contributors", "all"}
+        Eq. (5), or the rule of SALF's released code: over all U devices, one that did not reach a layer counting with
+        the old weights.
+    correction : {"unbiased", "none"}
+        With or without 1/(1 − p).
     weigh : {"data", "equally"}
         Weigh devices by the samples that they hold, or equally.
     """
@@ -45,15 +44,13 @@ class Salf(RoundStrategy):
         check_choice("correction", correction, Correction)
         self.average_over: AverageOver = average_over
         self.correction: Correction = correction
-        self._knowledge = Knowledge(problem)
 
     @property
     def label(self) -> str:
         """Name which average and correction it is."""
-        said = [] if self.average_over == "contributors" else [f"average over {self.average_over}"]
-        if self.average_over != "all" and self.correction != "unbiased":
-            said.append(f"{'no' if self.correction == 'none' else self.correction} correction")
-        return self.labelled(said)
+        if self.average_over == "all":
+            return self.labelled(["average over all"])
+        return self.labelled(["no correction"] if self.correction == "none" else [])
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for everybody, T_max / R."""
@@ -62,15 +59,4 @@ class Salf(RoundStrategy):
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """Eq. (5) with the exact p of the batch sizes in force."""
-        s = self.problem
-        known = Gradients(self._knowledge.spread, float(self.learning_rates[t]), s.memory)
-        return layerwise(progress, self.correction, self.average_over, known)
-
-    def looks_at(self, t: int) -> bool:
-        """Some times in a run, where the merge depends on it."""
-        asks = self.correction == "adaptive" or self.average_over == "precision"
-        return asks and self._knowledge.is_due(t, self.rounds)
-
-    def learn(self, spread: GradientStats) -> None:
-        """Mix what was seen into what was known."""
-        self._knowledge.learn(spread)
+        return layerwise(progress, self.correction, self.average_over)

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
-_KEYS = ("sigma2", "zeta2", "norm2", "curvature")
+_KEYS = ("sigma2", "zeta2", "norm2")
 _TINY = float(np.finfo(np.float32).tiny)
-
-
-def curvature_of(inner: ArrayLike) -> float:
-    """Return tr(Σ²)/tr(Σ) from the inner products of n single-sample noise vectors, shape (n, n).
-
-    For independent noise of covariance Σ, E⟨ξ, ξ′⟩² = tr(Σ²) and E‖ξ‖² = tr(Σ). NaN for n < 2.
-    """
-    inner = np.asarray(inner, dtype=np.float64)
-    n, own = inner.shape[0], np.diagonal(inner)
-    if n < 2:
-        return float("nan")
-    apart = (np.square(inner).sum() - np.square(own).sum()) / (n * (n - 1))
-    return float(apart / max(float(own.mean()), _TINY))
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +24,6 @@ class GradientStats:
     """ζ_l², spread of the devices' own gradients around their mean."""
     norm2: Floats
     """‖ḡ_l‖²."""
-    curvature: Floats
-    """ρ_l = tr(Σ_l²)/tr(Σ_l) of the covariance Σ_l of one sample's gradient. For a log likelihood it estimates the
-    curvature along the noise, since Σ is close to the Hessian where the model fits."""
 
     @classmethod
     def from_pairs(
@@ -71,52 +55,39 @@ class GradientStats:
         between = np.maximum((np.asarray(squares) - np.asarray(square_of_sum) / seen) / (seen - 1.0), 0.0)
         zeta2 = between - sigma2 * np.asarray(noise) / seen
         norm2 = np.asarray(square_of_sum) / seen**2 - between / seen
-        return cls(np.where(n >= 2, sigma2, np.nan), zeta2, norm2, np.full(n.shape, np.nan))
+        return cls(np.where(n >= 2, sigma2, np.nan), zeta2, norm2)
 
     @classmethod
-    def guess(cls, layers: int, sigma2: float, G2: ArrayLike, curvature: float) -> GradientStats:
+    def guess(cls, layers: int, sigma2: float, G2: ArrayLike) -> GradientStats:
         """Guess from the constants of Theorem 1: σ² shared out like G², equal data on all devices."""
         norm2 = np.broadcast_to(np.asarray(G2, dtype=np.float64), (layers,)).copy()
-        zero = np.zeros(layers)
-        return cls(sigma2 * norm2 / norm2.sum(), zero, norm2, zero + curvature)
+        return cls(sigma2 * norm2 / norm2.sum(), np.zeros(layers), norm2)
 
     def to_dict(self) -> dict[str, list[float | None]]:
         """Return values for JSON, None where unknown; ``GradientStats.of(**values)`` is the inverse."""
         return {key: [None if np.isnan(v) else float(v) for v in getattr(self, key)] for key in _KEYS}
 
     @classmethod
-    def of(cls, sigma2: ArrayLike, zeta2: ArrayLike, norm2: ArrayLike, curvature: ArrayLike) -> GradientStats:
-        """Build from one value per layer; None where unknown."""
-        return cls(*(np.asarray(v, dtype=np.float64) for v in (sigma2, zeta2, norm2, curvature)))
+    def of(cls, sigma2: ArrayLike, zeta2: ArrayLike, norm2: ArrayLike, **older: object) -> GradientStats:
+        """Build from one value per layer; None where unknown. Older records have further values, which are not used."""
+        return cls(*(np.asarray(v, dtype=np.float64) for v in (sigma2, zeta2, norm2)))
 
     @property
     def layers(self) -> int:
         """Number of layers."""
         return int(self.sigma2.size)
 
-    @property
-    def steepness(self) -> float:
-        """Sum of the known curvatures, since all layers step at once; NaN if none is known."""
-        known = self.curvature[np.isfinite(self.curvature)]
-        return float(known.sum()) if known.size else float("nan")
-
     def plausible(self) -> GradientStats:
         """Return a copy in which negative estimates of squares are raised to zero (or a tiny number)."""
-        return GradientStats(
-            np.maximum(self.sigma2, _TINY), np.maximum(self.zeta2, 0.0), np.maximum(self.norm2, _TINY), self.curvature
-        )
+        return GradientStats(np.maximum(self.sigma2, _TINY), np.maximum(self.zeta2, 0.0), np.maximum(self.norm2, _TINY))
 
     def _map(self, change: Callable[..., Floats], *others: GradientStats) -> GradientStats:
         """Apply a function to each field of this and other statistics."""
         return GradientStats(*(change(*(getattr(stats, key) for stats in (self, *others))) for key in _KEYS))
 
     def completed(self, guess: GradientStats) -> GradientStats:
-        """Return a copy with a guess in place of unknown values; the curvature may stay unknown."""
-
-        def fill(known: Floats, guessed: Floats) -> Floats:
-            return np.where(np.isfinite(known), known, guessed)
-
-        return replace(self._map(fill, guess), curvature=self.curvature)
+        """Return a copy with a guess in place of unknown values."""
+        return self._map(lambda known, guessed: np.where(np.isfinite(known), known, guessed), guess)
 
     def rounded(self) -> GradientStats:
         """Return a copy rounded to three digits, which is the same for all engines."""
@@ -125,14 +96,12 @@ class GradientStats:
     def mixed(self, newer: GradientStats, share: float) -> GradientStats:
         """Return the average with newer statistics, which get weight ``share``.
 
-        Unseen layers (NaN) change in proportion to the others. The curvature of a network grows more than tenfold
-        during training, so the newer curvature replaces the older one.
+        Unseen layers (NaN) change in proportion to the others.
         """
         seen = np.isfinite(newer.sigma2) & (newer.sigma2 > 0) & (self.sigma2 > 0)
         moved = float(np.exp(np.mean(np.log(newer.sigma2[seen] / self.sigma2[seen])))) if seen.any() else 1.0
 
-        def known(old: Floats, new: Floats) -> Floats:
-            return np.where(np.isfinite(new), new, moved * old)
+        def blend(old: Floats, new: Floats) -> Floats:
+            return (1.0 - share) * old + share * np.where(np.isfinite(new), new, moved * old)
 
-        blended = self._map(lambda old, new: (1.0 - share) * old + share * known(old, new), newer)
-        return replace(blended, curvature=known(self.curvature, newer.curvature))
+        return self._map(blend, newer)

@@ -155,26 +155,3 @@ def memory(eta: ArrayLike, rho_c: float) -> float:
     eta = np.atleast_1d(np.asarray(eta, dtype=np.float64))
     pull = float(np.mean(eta)) * rho_c
     return float(eta.size if pull * eta.size <= 1.0 else max(1.0, 1.0 / pull))
-
-
-def correction(
-    p_empty: ArrayLike, noise: ArrayLike, spread: GradientStats, eta: float, *, most: float | None = None
-) -> Floats:
-    """Return the factor on the mean of the delivered gradients, between 1 and 1/(1 − p), shape (L,).
-
-    Along a layer's gradient the loss is a parabola of curvature ρ. A step η c lowers it by
-    η c ‖ḡ‖² − η² c² ρ (‖ḡ‖² + N)/2, where N is the noise of the delivered gradients; the best c is
-    ‖ḡ‖² / (η ρ (‖ḡ‖² + N)). For short steps (small η ρ) it exceeds 1/(1 − p), the full correction; for a large N it is
-    below 1, no correction.
-
-    ``p_empty`` is p and ``noise`` is N of each layer; ``most`` limits the factor further.
-    """
-    q = 1.0 - np.asarray(p_empty, dtype=np.float64)
-    full = 1.0 / np.where(q > 0, q, 1.0)
-    if most is not None:
-        full = np.minimum(full, most)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        best = spread.norm2 / (eta * spread.steepness * (spread.norm2 + np.asarray(noise)))
-    best = np.where(np.isfinite(best) & (spread.steepness > 0), best, np.inf)
-    factor: Floats = np.clip(best, 1.0, np.maximum(full, 1.0))
-    return factor

@@ -23,7 +23,7 @@ from adelfl.training.masks import draws_numbers
 from adelfl.training.stacked import Stacked, first_line, pays, stackable_chain, why_not_stacked
 from adelfl.training.work import Engine, RoundWork, Samples
 
-EngineName = Literal["auto", "fused", "stacked", "loop", "flower"]
+EngineName = Literal["auto", "fused", "stacked", "loop"]
 
 _SIZES = np.array([2, 1, 17, 1, 9, 4])  # two devices for each of three depths
 _TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single precision rounding may decide a ReLU
@@ -72,7 +72,7 @@ def build_engine(
     Parameters
     ----------
     name : {"auto", "fused", "stacked", "loop"}
-        Which engine; "auto" chooses. ("flower" needs a running Flower, which :mod:`adelfl.flower.scale` starts.)
+        Which engine; "auto" chooses.
     model : nn.Module
         On the same device as the samples.
     layers : tuple of Layer
@@ -92,8 +92,6 @@ def build_engine(
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
-    if name == "flower":
-        raise ConfigError("engine 'flower' is for adelfl run, compare and resume, which start Flower for it")
     if name == "auto":
         each = controls is not None
         name = choose(model, layers, samples, iterations, each=each) if uploads is None else "loop"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from copy import deepcopy
 from dataclasses import replace
 
@@ -12,13 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adelfl.planner import Constants
-from adelfl.theory.gradient_stats import GradientStats, curvature_of
+from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.layers import Layer, is_per_sample
 from adelfl.training.masks import seeded
 from adelfl.training.work import Floats, Ints, RoundWork, Samples, Stateless
 
 _OBSERVED = 16  # devices of a round that are observed
-_PAIRED = 6  # devices whose noise is compared pairwise
 
 
 class _Halves:
@@ -31,7 +29,6 @@ class _Halves:
         self.loss = 0.0
         self.devices, self.one_sample, self.noise, self.squares = np.zeros((4, len(layers)))
         self.total: dict[str, Tensor] = {}
-        self.differences: list[list[Tensor]] = [[] for _ in layers]
 
     def add(self, rows: Ints, mask_seed: int | None, depth: int) -> list[tuple[float, float]]:
         """Add a device, with the layers that it reached; return ‖g − g′‖² and ‖(g + g′)/2‖² of each of them."""
@@ -56,8 +53,6 @@ class _Halves:
             middle = (one[name] + other[name]) / 2.0
             square += float(middle.square().sum())
             self.total[name] = self.total[name] + middle if name in self.total else middle
-        if len(self.differences[l]) < _PAIRED:
-            self.differences[l].append(apart * (half / 2.0) ** 0.5)  # scaled to the noise of one sample
         self.devices[l] += 1
         self.one_sample[l] += half / 2.0 * difference
         self.noise[l] += 1.0 / (2.0 * half)
@@ -70,16 +65,7 @@ class _Halves:
             sum(float(self.total[n].square().sum()) for n in layer.parameters if n in self.total)
             for layer in self.layers
         ]
-        stats = GradientStats.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
-        return replace(stats, curvature=np.array([_curvature(differences) for differences in self.differences]))
-
-
-def _curvature(differences: list[Tensor]) -> float:
-    """Return tr(Σ²)/tr(Σ) of the covariance Σ of a layer's noise, from the noise of some devices, pairwise."""
-    if not differences:
-        return math.nan
-    noise = torch.stack(differences)
-    return curvature_of((noise @ noise.T).cpu().numpy())
+        return GradientStats.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
 
 
 def estimate_constants(

@@ -229,7 +229,7 @@ def check_output(model: nn.Module, example: Tensor, classes: int) -> None:
     if output.shape[1] < classes:
         raise ConfigError(f"the model gives {output.shape[1]} scores per sample, but the data has {classes} classes")
     if not output.isfinite().all():
-        raise ConfigError("the model gives scores that are not finite with its first weights")
+        raise ConfigError("the model's outputs are not finite at its initial weights")
     _refuse_unused(_trainable(model), reached_from(output))
 
 

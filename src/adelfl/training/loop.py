@@ -16,7 +16,7 @@ from adelfl.runtime.controls import Controls
 from adelfl.training.layers import Layer
 from adelfl.training.masks import seeded
 from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples, Stateless
-from adelfl.updates import WeightedSum
+from adelfl.updates import add_weighted
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,8 @@ class Loop(Engine):
 
     def run(self, work: RoundWork) -> Change:
         """Do the local work of a round and merge it."""
-        merge = WeightedSum[Tensor]([layer.parameters for layer in self.layers])
+        names = [layer.parameters for layer in self.layers]
+        total: dict[str, Tensor] = {}
         start = {name: b.double() if not b.is_floating_point() else b for name, b in self.buffers.items()}
         moved = {name: torch.zeros_like(b) for name, b in start.items()}
         losses = []
@@ -77,7 +78,7 @@ class Loop(Engine):
                 self.controls.move(device, update, steps, work.eta, share)
             if self.uploads is not None and work.senders is not None:
                 update = dict(self.uploads.send(update, *work.senders[local.device].tolist()))
-            merge.add(update, work.A[local.device])
+            add_weighted(total, names, update, work.A[local.device])
             for name, b in local.buffers.items():
                 moved[name] += b.to(start[name]) - start[name]
         if self.controls is not None:
@@ -87,7 +88,7 @@ class Loop(Engine):
         # Running statistics of batch norm: the mean over the devices that contributed. What none changed stays.
         means = {name: b + moved[name] / len(losses) for name, b in start.items() if moved[name].any()}
         buffers = {name: m if self.buffers[name].is_floating_point() else m.round() for name, m in means.items()}
-        return Change(merge.total, buffers, sum(losses) / len(losses))
+        return Change(total, buffers, sum(losses) / len(losses))
 
     def locals(self, work: RoundWork) -> Iterator[Local]:
         """Yield the work of each device that contributes, in the order of their positions."""

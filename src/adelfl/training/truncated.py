@@ -191,7 +191,7 @@ def check_truncation(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) ->
 
         for name, grad in backward(_seeded_loss(copied, loss), copied, layers, stop).gradients.items():
             if name not in whole or not torch.allclose(grad, whole[name], rtol=1e-3, atol=1e-6, equal_nan=True):
-                raise ConfigError(f"the gradient of {name!r} is another one when the pass is cut short")
+                raise ConfigError(f"the gradient of {name!r} differs when the backward pass is truncated")
 
 
 def _seeded_loss(model: nn.Module, loss: Loss) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from adelfl.runtime.backend import Change as Change
 from adelfl.strategies.rounds import Progress
 
 Floats = NDArray[np.float64]
@@ -163,26 +163,7 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
     return RoundWork(rows, progress=progress, eta=first.eta, proximal=first.proximal, **own)
 
 
-@dataclass(frozen=True, eq=False)
-class Change:
-    """The merged work of some devices, not yet applied to the model.
-
-    Attributes
-    ----------
-    parameters : dict of str to Tensor
-        Σ_u A[u,l] (w_u − w) of each parameter that was delivered.
-    buffers : dict of str to Tensor
-        New values of running statistics that changed.
-    loss : float
-        Mean loss of the devices that contributed; NaN if there were none.
-    """
-
-    parameters: dict[str, Tensor]
-    buffers: dict[str, Tensor]
-    loss: float
-
-
-NOTHING = Change({}, {}, math.nan)
+NOTHING = Change({})
 """The change of a round to which no device contributed."""
 
 

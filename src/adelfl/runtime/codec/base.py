@@ -1,29 +1,18 @@
-"""Codecs: what an upload is turned into, and how many bytes it takes, on which its time depends.
-
-An upload holds w_u − w of the layers that a device finished. A codec says how large it is on the way and what the
-server decodes from it. The size follows from the shapes alone, so that a simulation knows how long an upload takes
-before it is computed.
-
-    none   the numbers as they are
-    half   float16: two bytes for each number, relative error at most 2⁻¹¹ from 6·10⁻⁵ to 65504, 2⁻²⁵ below that
-
-Works on arrays of NumPy and on tensors of torch alike. What a codec remembers of a device, such as the part of an
-update that was not sent, goes in and comes out; :class:`Uploads` keeps it, and a checkpoint keeps that.
-"""
+"""The interface of codecs, the two plain ones, and what a run keeps of its uploads."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 
-CodecName = Literal["none", "half"]
+Floats = NDArray[np.floating[Any]]
 
 Array = Any
 """An array of NumPy or a tensor of torch."""
@@ -72,9 +61,9 @@ class Codec(ABC):
             What the codec remembered of this device; empty at first.
         """
 
-    def share(self, parameters: Mapping[str, Array]) -> float:
+    def relative_size(self, parameters: Mapping[str, Array]) -> float:
         """Return the size of a whole upload relative to the plain one."""
-        return self.bytes(parameters) / max(1, _NONE.bytes(parameters))
+        return self.bytes(parameters) / max(1, Plain().bytes(parameters))
 
 
 class Plain(Codec):
@@ -98,7 +87,7 @@ class Half(Codec):
 
     def bytes(self, update: Mapping[str, Array]) -> int:
         """Return two bytes for each number."""
-        return sum(2 * int(value.nbytes) // int(value.itemsize) for value in update.values())
+        return sum(2 * count(value) for value in update.values())
 
     def encode(self, update: Mapping[str, Array], rng: np.random.Generator, memory: Memory) -> Decoded:
         """Round to float16 and back to the precision of the update."""
@@ -112,17 +101,17 @@ def _rounded(value: Array) -> Array:
     return value.half().to(value.dtype)
 
 
-_NONE = Plain()
-_CODECS: dict[str, Codec] = {codec.name: codec for codec in (_NONE, Half())}
+def count(value: Array) -> int:
+    """Return how many numbers an array or a tensor holds."""
+    return int(value.nbytes) // int(value.itemsize)
 
 
-def find_codec(codec: str | Codec) -> Codec:
-    """Return a codec by its name; a codec is returned as it is."""
-    if isinstance(codec, Codec):
-        return codec
-    if codec not in _CODECS:
-        raise ConfigError(f"codec must be one of {', '.join(get_args(CodecName))}, or a Codec, not {codec!r}")
-    return _CODECS[codec]
+def through_numpy(value: Array, encode: Callable[[Floats], Floats]) -> Array:
+    """Apply a function of NumPy to the numbers of an array or of a tensor, in a row; the result has their type."""
+    if isinstance(value, np.ndarray):
+        return encode(value.ravel()).reshape(value.shape).astype(value.dtype)
+    flat = value.detach().cpu().numpy().ravel()
+    return value.new_tensor(encode(flat).reshape(tuple(value.shape)).astype(flat.dtype))
 
 
 @dataclass(eq=False)

@@ -1,0 +1,42 @@
+"""Anytime Minibatch: a fixed time for everyone, and whatever batch was done by then.
+
+Ferdinand et al., "Anytime minibatch: Exploiting stragglers in online distributed optimization", ICLR 2019.
+
+    w^l ← w^l − η Σ_u S_u g_u^l / Σ_u S_u          S_u: samples that device u has gone through by T_max / R
+
+A simulated device works through its samples until time is up, so its batch is cut to what was done. A node on Flower
+is asked for as many samples as its measured speed allows, and delivers the layers that it finishes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
+
+_MOST = 1_000_000  # samples of a batch, where the device's own number is not known
+
+
+class Anytime(RoundStrategy):
+    """T_max / R, batches as large as time permits, weighted by samples."""
+
+    name = "anytime"
+    clairvoyant = True  # the world cuts batches to what is done in time
+
+    def orders(self, t: int, devices: Ints) -> Orders:
+        """All samples of a device, or as many as are expected to fit where devices do not stop by themselves."""
+        s = self.problem
+        T = s.uniform_deadline
+        P, B = self.believed(devices)
+        most = np.full(devices.size, float(_MOST))
+        if self.beliefs is not None:
+            most = np.maximum(1.0, P * (T - B) / (s.local_iterations * s.layers) - s.overhead[devices])
+        return Orders(T, s.within_data(np.where(B < T, most, 0.0), devices))
+
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """A[u,l] = S_u 1[delivered l] / Σ_w S_w 1[delivered l]."""
+        assert progress.batch is not None
+        done = progress.batch[:, None] * progress.delivered
+        total = done.sum(axis=0)
+        A: Floats = done / np.where(total > 0, total, 1)
+        return A

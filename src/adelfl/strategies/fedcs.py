@@ -1,0 +1,72 @@
+"""FedCS: ask the devices that can make it, as many as possible.
+
+Nishio, Yonetani, "Client selection for federated learning with heterogeneous resources in mobile edge", ICC 2019.
+
+    start with Θ = 0; take the device with the smallest  Θ_u = max(Θ, t_u) + B_u;  stop when it exceeds T_max / R
+
+t_u = E L S/P_u is the expected time of computing. In the paper uploads share one channel, one after another: Θ is the
+time at which the last of those chosen so far has sent. With uploads side by side, Θ_u = t_u + B_u, and all devices that
+fit by themselves are chosen. The round closes when all of them have delivered, at the latest at T_max / R.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from adelfl.planner import Problem
+from adelfl.strategies.base import check_choice
+from adelfl.strategies.merge import finished_only
+from adelfl.strategies.rounds import Bools, Floats, Ints, Orders, Progress, RoundStrategy, Weigh
+
+Uploads = Literal["parallel", "in-turn"]
+
+
+class FedCS(RoundStrategy):
+    """Greedy choice among the devices of the cohort.
+
+    Parameters
+    ----------
+    problem : Problem
+    uploads : {"parallel", "in-turn"}
+        Whether devices can send at the same time, as they do in our simulator, or share a channel as in the paper.
+    weigh : {"data", "equally"}
+        Weigh devices by the samples that they hold, or equally.
+    """
+
+    name = "fedcs"
+    self_paced = True
+
+    def __init__(self, problem: Problem, *, uploads: Uploads = "parallel", weigh: Weigh = "data") -> None:
+        super().__init__(problem, weigh=weigh)
+        check_choice("uploads", uploads, Uploads)
+        self.uploads: Uploads = uploads
+
+    def orders(self, t: int, devices: Ints) -> Orders:
+        """S for the devices that are chosen; the others sit the round out."""
+        s = self.problem
+        P, B = self.believed(devices)
+        batch = s.within_data(np.full(devices.size, s.batch), devices)
+        compute = s.local_iterations * s.layers * (batch + s.overhead[devices]) / P
+        chosen = self.chosen(compute, B, s.uniform_deadline)
+        return Orders(s.uniform_deadline, np.where(chosen, batch, 0), early=True)
+
+    def chosen(self, compute: Floats, upload: Floats, T: float) -> Bools:
+        """Return which devices are chosen; at least the one that is done first, even if it is expected to be late."""
+        if self.uploads == "parallel":
+            chosen = compute + upload <= T
+        else:
+            chosen, theta = np.zeros(compute.size, dtype=np.bool_), 0.0
+            for _ in range(compute.size):
+                ends = np.where(chosen, np.inf, np.maximum(theta, compute) + upload)
+                if (theta := float(ends.min())) > T:
+                    break
+                chosen[int(ends.argmin())] = True
+        if not chosen.any():
+            chosen[int((compute + upload).argmin())] = True
+        return chosen
+
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """A = |D_u| / Σ |D_w| for the devices that finished."""
+        return finished_only(progress)

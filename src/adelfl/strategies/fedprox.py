@@ -1,0 +1,55 @@
+"""FedProx: devices do as many steps as they can, and are held back by a proximal term.
+
+Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.
+
+    each step:  g + μ (w_u − w),     w ← w + Σ_u |D_u| (w_u − w) / Σ_u |D_u|      over devices with at least one step
+
+The first step starts at w, where the proximal gradient is zero: with E = 1 this is ``drop``. Layers that a device
+finished of its last, unfinished step count too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adelfl.errors import ConfigError
+from adelfl.planner import Problem
+from adelfl.strategies.base import not_negative
+from adelfl.strategies.merge import weighed
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh, fixed_batch
+
+
+class FedProx(RoundStrategy):
+    """Partial work of stragglers, with a proximal term.
+
+    Parameters
+    ----------
+    problem : Problem
+    proximal : float
+        μ.
+    deadline : float, optional
+        Seconds that a round lasts, infinite to wait for all devices; by default T_max / R.
+    weigh : {"data", "equally"}
+        Weigh devices by the samples that they hold, or equally.
+    """
+
+    name = "fedprox"
+
+    def __init__(
+        self, problem: Problem, *, proximal: float = 0.1, deadline: float | None = None, weigh: Weigh = "data"
+    ) -> None:
+        super().__init__(problem, weigh=weigh)
+        if deadline is not None and not deadline > 0:
+            raise ConfigError(f"strategy option deadline must be a positive number of seconds, not {deadline!r}")
+        self.proximal = not_negative("proximal", proximal)
+        self.deadline = problem.uniform_deadline if deadline is None else float(deadline)
+
+    def orders(self, t: int, devices: Ints) -> Orders:
+        """E steps of batch size S, as many as fit into the deadline."""
+        batch = fixed_batch(self.problem, devices, self.deadline)
+        return Orders(self.deadline, batch, proximal=self.proximal)
+
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """A[u,l] = |D_u| 1[one step or more] / Σ_w |D_w| 1[one step or more]."""
+        share = weighed((progress.z >= progress.layers).astype(np.float64), progress)
+        return np.repeat((share / (share.sum() or 1.0))[:, None], progress.layers, axis=1)

@@ -1,0 +1,58 @@
+"""Over-selection: ask more devices than are needed, and close the round when enough have delivered.
+
+Bonawitz et al., "Towards federated learning at scale: System design", MLSys 2019.
+
+    ask ⌈1.3 K⌉ devices, close at the K-th upload:     w ← w + Σ_{u ∈ first K} |D_u| (w_u − w) / Σ_{first K} |D_w|
+
+K is the cohort. Without a cohort, all N devices are asked, and K = ⌊N/1.3⌋.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from adelfl.errors import ConfigError
+from adelfl.planner import Problem
+from adelfl.strategies.actions import View
+from adelfl.strategies.merge import finished_only
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh
+
+
+class OverSelection(RoundStrategy):
+    """Average the first K of 1.3 K devices; the work of the others is lost.
+
+    Parameters
+    ----------
+    problem : Problem
+    factor : float
+        Devices that are asked for each one that is needed, at least 1.
+    weigh : {"data", "equally"}
+        Weigh devices by the samples that they hold, or equally.
+    """
+
+    name = "over-selection"
+    self_paced = True
+
+    def __init__(self, problem: Problem, *, factor: float = 1.3, weigh: Weigh = "data") -> None:
+        super().__init__(problem, weigh=weigh)
+        if not 1.0 <= factor < math.inf:
+            raise ConfigError(f"strategy option factor must be a number of at least 1, not {factor!r}")
+        N = problem.devices
+        self.needed = max(1, int(N / factor)) if problem.cohort is None else problem.cohort
+        asked = N if problem.cohort is None else min(N, math.ceil(factor * self.needed))
+        self.asked = None if asked == N else asked
+
+    def cohort(self, view: View, t: int) -> Ints:
+        """Draw 1.3 K devices."""
+        return view.cohort(t, self.asked)
+
+    def orders(self, t: int, devices: Ints) -> Orders:
+        """S for every device, until K have delivered."""
+        batch = self.problem.within_data(np.full(devices.size, self.problem.batch), devices)
+        return Orders(math.inf, batch, enough=min(self.needed, devices.size))
+
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """A = |D_u| / Σ |D_w| for the devices that finished in time."""
+        return finished_only(progress)

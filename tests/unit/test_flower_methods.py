@@ -1,0 +1,89 @@
+"""What the methods of the literature ask of Flower's nodes, and which of them cannot run there."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from adelfl.errors import ConfigError
+from adelfl.flower import DeadlineStrategy
+from adelfl.flower.strategy import METHODS
+from adelfl.records.reader import RunRecord
+from adelfl.strategies import BUILT_IN
+from support.flower_world import Being, World, arrays
+
+
+def start(method, nodes=None, *, folder=None, rounds=8, **more):
+    world = World(nodes or {i: Being(0.4 if i == 4 else 0.05, seed=i) for i in (1, 2, 3, 4)})
+    given = {"budget": 60.0, "learning_rate": 0.3, "clock": world.clock, "record": folder}
+    strategy = DeadlineStrategy(method=method, **given | more)
+    return world, strategy.start(world, arrays(), num_rounds=rounds), strategy
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [("oracle", "always finish in time"), ("heterofl", "whole model"), ("scaffold", "control variates")],
+)
+def test_methods_that_need_more_than_the_protocol_are_refused_with_the_reason(method, why):
+    with pytest.raises(ConfigError, match=f"{method}' runs in the simulator only: .*{why}"):
+        start(method)
+    assert {"oracle", "heterofl", "scaffold"} == set(BUILT_IN) - set(METHODS)
+
+
+def test_nodes_add_the_proximal_term_and_move_less():
+    """The opening round has none, so the second is compared: several steps from the same weights."""
+    seen = {}
+    for mu in (0.0, 3.0):
+        nodes = {i: Being(0.01, seed=i) for i in (1, 2)}
+        world, _, strategy = start("fedprox", nodes, local_iterations=8, rounds=2, plan_options={"proximal": mu})
+        tasks = world.nodes[1].asked
+        assert [task.proximal for task in tasks] == [0.0, mu]
+        assert tasks[1].iterations == 8
+        first = {name: array.numpy() for name, array in arrays().items()}
+        end = strategy.run.weights
+        seen[mu] = sum(float(np.square(end[n] - first[n]).sum()) for n in first)
+    assert seen[3.0] < seen[0.0]
+
+
+def test_over_selection_goes_on_when_enough_nodes_have_delivered():
+    world, result, _ = start("over-selection")  # 3 of 4 nodes
+    waiting, patient, _ = start("wait")
+    assert len(result.train_metrics_clientapp) == len(patient.train_metrics_clientapp) == 8
+    assert world.clock.now() < 0.5 * waiting.clock.now()
+
+
+def test_timelyfl_asks_fast_nodes_for_more_steps():
+    nodes = {i: Being(0.05 * i, lag=0.01, seed=i) for i in (1, 2, 3, 4, 5, 6)}
+    world, _, _ = start("timelyfl", nodes, rounds=10, plan_options={"most": 4})
+    later = [np.mean([task.iterations for task in world.nodes[i].asked[3:]]) for i in (1, 6)]
+    assert later[0] > 1.5
+    assert later[1] == 1.0
+
+
+def test_anytime_asks_nodes_for_what_their_speed_allows():
+    world, _, _ = start("anytime", rounds=10, oversample=True, measure_share=0.3)
+    later = [np.mean([task.batch for task in world.nodes[i].asked[2:]]) for i in (1, 4)]
+    assert later[0] > 3 * later[1]
+
+
+def test_oort_learns_the_losses_that_nodes_report_and_they_are_recorded(tmp_path):
+    nodes = {i: Being(0.05, seed=i) for i in range(1, 9)}
+    more = {"fraction_train": 0.5, "folder": tmp_path / "run"}
+    _, _, strategy = start("oort", nodes, **more)
+    method = strategy.run.strategy.method
+    rows = RunRecord.open(tmp_path / "run").rounds
+    losses = {}
+    for row in rows[2:-1]:  # the run ends with the last one
+        assert len(row.losses) == len(row.devices)
+        losses |= {u: loss for u, loss in zip(row.devices, row.losses, strict=True) if loss is not None}
+    assert len(losses) >= 4
+    for u, loss in losses.items():
+        assert method.known[0, u] == pytest.approx(loss)
+
+
+@pytest.mark.parametrize("step", ["momentum", "adam", "yogi", "adagrad", "average"])
+@pytest.mark.parametrize("method", ["fednova", "fedasync"])
+def test_server_steps_combine_with_the_methods(method, step):
+    _, result, strategy = start(method, server_step=step)
+    assert strategy.run.state
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
