@@ -29,7 +29,16 @@ from support.small_worlds import sets, typed
 REPO = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"]
 PAGES += sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs").rglob("*.md"))
-SCRIPTS = ["compare_methods", "my_model_and_data", "natural_users", "my_latency", "sign_codec", "clipped_step"]
+SCRIPTS = [
+    "compare_methods",
+    "my_model_and_data",
+    "own_partition",
+    "natural_users",
+    "traced_phones",
+    "my_latency",
+    "sign_codec",
+    "clipped_step",
+]
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -146,6 +155,8 @@ def test_shell_blocks_name_commands_and_options_that_exist(page):
             load_run(None, [value for flag, value in pairwise(rest) if flag == "--set"])
         elif program == "make":
             assert rest[0] in targets, words
+        elif program == "cd":
+            assert (REPO / rest[0]).is_dir(), words
         elif program == "python":
             assert (REPO / rest[0]).is_file(), words
         elif program == "pytest":
@@ -238,7 +249,9 @@ def test_a_pass_is_truncated_as_shown(capsys):
         ("codec", "sign_codec.py"),
         ("server-step", "clipped_step.py"),
         ("model-and-data", "my_model_and_data.py"),
-        ("model-and-data", "natural_users.py"),
+        ("model-and-data", "own_partition.py"),
+        ("users", "natural_users.py"),
+        ("traces", "traced_phones.py"),
     ],
 )
 def test_the_code_of_how_to_pages_is_that_of_the_examples(page, example):
@@ -279,7 +292,7 @@ def test_the_plan_file_page_lists_the_planners_defaults():
 def test_the_reference_lists_every_command():
     text = (REPO / "docs/reference/index.md").read_text(encoding="utf-8")
     for command in app.registered_commands:
-        name = command.name or command.callback.__name__
+        name = command.name or command.callback.__name__.replace("_", "-")
         assert f"| `adelfl {name}` |" in text, name
 
 

@@ -9,11 +9,10 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from adelfl.clock import VirtualClock
 from adelfl.errors import ConfigError
 from adelfl.flower import DeadlineStrategy
 from adelfl.records.reader import RunRecord
-from support.flower_world import Being, Silent, World, arrays, weights_of
+from support.flower_world import Being, Silent, VirtualClock, World, arrays, weights_of
 
 METHODS = ("adel", "salf", "drop", "wait")
 

@@ -20,10 +20,11 @@ def what_if(
         Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Data and model, for accuracies.")
     ] = None,
     strategies: Annotated[
-        str | None, typer.Option(help=r"Names, or name\[option=value], separated by commas; none: the one that ran.")
+        str | None,
+        typer.Option(help=r"Names, or name\[option=value], separated by commas; by default the one that ran."),
     ] = None,
-    budget: Annotated[float | None, typer.Option(help="Seconds; none: the recorded ones.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Of the samples that devices draw.")] = 3,
+    budget: Annotated[float | None, typer.Option(help="Seconds; by default those of the record.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds for drawing samples.")] = 3,
     changes: Changes = None,
     data_dir: DataDir = None,
 ) -> None:

@@ -21,7 +21,7 @@ from adelfl.data.partition import Partition
 from adelfl.errors import AdelError, ConfigError
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.codec import Uploads
-from adelfl.simulation.draws import draw_cohort, draw_rows, draw_work, fitted
+from adelfl.simulation.draws import draw_available, draw_cohort, draw_rows, draw_work, fitted
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
 from adelfl.strategies.rounds import Progress
@@ -101,9 +101,13 @@ class Simulated(Backend):
         return self._now
 
     def cohort(self, k: int, size: int | None) -> Ints:
-        """Return all devices, or a random choice in ascending order."""
+        """Return all devices, or a random choice, of those that are available first, in ascending order."""
         N = self._everyone.size
-        return self._everyone if size in (None, N) else draw_cohort(N, size, self.seed, k)
+        if size is None or size == N:
+            return self._everyone
+        if self.world.available(self._everyone[:0], self._now) is None:
+            return draw_cohort(N, size, self.seed, k)
+        return draw_available(self.world, N, size, self._now, k)
 
     def dispatch(self, tasks: Tasks, version: int) -> None:
         """Draw how far each device will come, and when that will be known."""
