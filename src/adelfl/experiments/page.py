@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.experiments.catalogue import STATED, TABLE_2, find_study
-from adelfl.experiments.outcome import Outcome, Verdict
+from adelfl.experiments.outcome import Outcome, Summary, Verdict
 from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
 from adelfl.experiments.study import Cell
 from adelfl.report.comparison import standard_error
@@ -67,20 +67,20 @@ def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
         name, _, key = place.partition("/")
         study = outcomes[name].study
         cell = next(cell for cell in study.cells if cell.key == key)
-        accuracies = [_accuracy(outcomes[name], cell, strategy) for strategy in shown]
-        rows.append([f"{study.title}; {cell.title}", *accuracies, f"`adelfl reproduce {name}`"])
+        accuracies = [outcomes[name].accuracy(cell, strategy) for strategy in shown]
+        words = [_plus_minus(float(a.mean()), standard_error(a)) if a.size else "" for a in accuracies]
+        rows.append([f"{study.title}; {cell.title}", *words, f"`adelfl reproduce {name}`"])
     return _markdown(rows)
 
 
 def results_table(outcome: Outcome) -> str:
     """A row per cell: mean ± standard error in percent, the chosen η_0, and the share of the study's gap closed."""
-    study = outcome.study
-    labels = {run.strategy: run.label for run in outcome.runs} | dict(study.words)
-    shown = [word for word in study.strategies if word in labels]
-    planned = [word for word in shown if word.startswith("adel")] if study.gap else []
-    rows = [["setting", *(labels[word] for word in shown), *(f"closed by {labels[word]}" for word in planned)]]
-    for cell in study.cells:
-        row = [cell.title, *(_accuracy(outcome, cell, word, details=True) for word in shown)]
+    study, tables = outcome.study, outcome.tables()
+    labels = [summary.label for summary in tables[0][1]]
+    planned = [word for word in study.strategies if word.startswith("adel")] if study.gap else []
+    rows = [["setting", *labels, *(f"closed by {outcome.summary(study.cells[0], word).label}" for word in planned)]]
+    for cell, (title, summaries) in zip(study.cells, tables, strict=True):
+        row = [title, *(_with_notes(summary, cell) for summary in summaries)]
         for word in planned:
             share = closed(outcome, cell, word)
             row.append("–" if share is None else f"{share[0]:.0%} ± {100 * share[1]:.0f}")
@@ -95,18 +95,12 @@ def results_table(outcome: Outcome) -> str:
     return _markdown(rows) + note + ".\n"
 
 
-def _accuracy(outcome: Outcome, cell: Cell, strategy: str, *, details: bool = False) -> str:
-    """Return mean ± standard error; with details, the median if it is far, the chosen rate, and broken runs."""
-    runs, accuracy = outcome.of(cell, strategy), outcome.accuracy(cell, strategy)
-    if not runs:
+def _with_notes(s: Summary, cell: Cell) -> str:
+    """Return mean ± standard error, the median if it is far, the chosen rate, and the number of broken runs."""
+    if math.isnan(s.mean):
         return ""
-    mean = float(accuracy.mean())
-    text = _plus_minus(mean, standard_error(accuracy))
-    if not details:
-        return text
-    broke = sum(run.broke_down for run in runs)
-    notes = [f"{runs[0].rate:g}"] * (cell.rate is None) + [f"{broke} broke down"] * (broke > 0)
-    return text + _skewed(mean, float(np.median(accuracy))) + (f" ({', '.join(notes)})" if notes else "")
+    notes = [f"{s.rate:g}"] * (cell.rate is None) + [f"{s.broke} broke down"] * (s.broke > 0)
+    return _plus_minus(s.mean, s.error) + _skewed(s.mean, s.median) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def claims_table(outcome: Outcome) -> str:
