@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from adelfl.planner import Problem
+from adelfl.strategies.merge import ByPrecision
 from adelfl.strategies.rounds import Ints, Orders
-from adelfl.strategies.salf import Salf
 
 _MOST = 1_000_000  # samples of a batch, where the device's own number is not known
 
 
-class Clairvoyant(Salf):
+class Clairvoyant(ByPrecision):
     """Batches that just fit, merged by precision. No real method knows layer times beforehand.
 
     In contrast to the oracle it is not given more samples than time permits: the share of the gap between SALF and the
@@ -23,14 +22,6 @@ class Clairvoyant(Salf):
 
     name = "clairvoyant"
     clairvoyant = True
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem, average_over="precision", correction="none")
-
-    @property
-    def label(self) -> str:
-        """Its name alone: the merge is no option."""
-        return self.labelled([])
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """All samples that a device holds, which its world cuts to what fits into T_max / R."""

@@ -160,9 +160,9 @@ class RoundStrategy(Strategy):
         check_choice("weigh", weigh, Weigh)
         self.weigh: Weigh = weigh
 
-    def labelled(self, said: Sequence[str]) -> str:
+    def labelled(self, words: Sequence[str]) -> str:
         """Name equal weights, where they are not the method's default."""
-        return super().labelled([*said, *(["equal weights"] if self.options.get("weigh") == "equally" else [])])
+        return super().labelled([*words, *(["equal weights"] if self.options.get("weigh") == "equally" else [])])
 
     @abstractmethod
     def orders(self, t: int, devices: Ints) -> Orders:
