@@ -28,7 +28,6 @@ from adelfl.strategies.base import Floats, Strategy
 from adelfl.strategies.opening import Opening
 from adelfl.strategies.reports import Reports
 from adelfl.strategies.rounds import RoundStrategy
-from adelfl.theory.gradient_stats import GradientStats
 
 _MARGIN = 1.1  # times the longest time that the server took between two rounds
 _RESTED = 3  # rounds that a device may sit out before the method plans again
@@ -151,7 +150,7 @@ class Deployment(Strategy):
             self._t += 1
             self._merged = event if self.method is not None else None
             if self.method is None and event.spread is not None and self.constants is None:
-                self.constants = constants_from(event.spread)
+                self.constants = Constants.from_stats(event.spread)
         return self._open(view, event)
 
     # -- opening a round
@@ -207,16 +206,15 @@ class Deployment(Strategy):
         self._waits = math.isinf(tasks.cutoff)
         cutoff = view.left - self.between if self._waits else tasks.cutoff * left / meant
         stop = np.full(u.size, np.inf) if self._waits else cutoff - self.beliefs.outside(u)
-        asked = (tasks.batch > 0) & (stop > self.beliefs.setup(u))
-        for device, works in zip(u.tolist(), asked.tolist(), strict=True):
-            self._rested[device] = 0 if works else self._rested.get(device, 0) + 1
-            if not works:
-                self.beliefs.rest(device)
-        batch = np.where(asked, tasks.batch, 0)
-        pace = self.beliefs.pace(u, self.layers)
-        return replace(
-            actions, dispatch=(replace(tasks, batch=batch, cutoff=cutoff, early=True, stop=stop, pace=pace),)
-        )
+        works = (tasks.batch > 0) & (stop > self.beliefs.setup(u))
+        for device in u[works].tolist():
+            self._rested[device] = 0
+        for device in u[~works].tolist():
+            self._rested[device] = self._rested.get(device, 0) + 1
+            self.beliefs.rest(device)
+        batch, pace = np.where(works, tasks.batch, 0), self.beliefs.pace(u, self.layers)
+        tasks = replace(tasks, batch=batch, cutoff=cutoff, early=True, stop=stop, pace=pace)
+        return replace(actions, dispatch=(tasks,))
 
     def _time_for(self, view: View, rounds: int | None = None) -> float:
         """Seconds that the rest of the rounds may take, without what lies between them."""
@@ -341,12 +339,3 @@ class Deployment(Strategy):
         if np.count_nonzero(event.z) < max(1, self.min_reports) or waited_in_vain:
             A = np.zeros_like(A)
         return replace(actions, merge=replace(actions.merge, A=(A,)))
-
-
-def constants_from(stats: GradientStats) -> Constants | None:
-    """Return the constants of the bound that gradient statistics imply; None if too few devices sent something."""
-    if not np.isfinite(stats.sigma2).all():
-        return None
-    sure = stats.plausible()
-    G2 = tuple(float(v) for v in sure.norm2 + sure.zeta2)
-    return Constants(sigma2=float(sure.sigma2.sum()), G2=G2, spread=stats)
