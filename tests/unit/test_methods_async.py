@@ -8,7 +8,7 @@ import pytest
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Latency, Law
-from adelfl.runtime.run import Record
+from adelfl.runtime.loop import Loop
 from adelfl.simulation import engine
 from adelfl.strategies import find_strategy
 from adelfl.strategies.actions import Arrivals, Joined, Started, Tasks, Timer, View
@@ -71,11 +71,11 @@ def test_adding_changes_without_a_staleness_weight_is_fedbuff_with_a_buffer_of_o
 def test_models_are_mixed_with_the_weights_as_they_are_now():
     """w ← (1 − α) w + α w_u, where w has moved since the device started."""
     setting = setting_of(3, budget=8.0)
-    program = engine._Simulation(experiment_of("fedasync", setting=setting, options={"mixing": 0.3})).run(Record())
+    program = engine.Simulation(experiment_of("fedasync", setting=setting, options={"mixing": 0.3}))
     checked = 0
-    for step in program.loop.steps():
+    for step in Loop(program.strategy, program.backend, 8.0).steps():
         (a,) = step.merge.arrivals
-        now = {name: p.detach().clone() for name, p in program.host.parameters().items()}
+        now = {name: p.detach().clone() for name, p in program.parameters().items()}
         then = program.backend.past.kept.get(a.version, now)
         alone = replace(step.merge, A=(np.ones((1, 3)),), of="changes")
         (compute,) = program.backend.prepare([step.merge])
@@ -90,7 +90,7 @@ def test_models_are_mixed_with_the_weights_as_they_are_now():
             moved = w + step.computed.change.parameters[name]
             assert np.allclose(moved.numpy(), mixed.numpy(), atol=1e-6)
         checked += step.version - 1 > a.version
-        program._apply(step)
+        program.apply(step.computed.change)
         if step.version == 12:
             break
     assert checked > 4
