@@ -103,7 +103,10 @@ _MAP = Study(
     name="map",
     title="When does a deadline plan pay?",
     source="ours",
-    changes=("data.name=digits", "model.name=mlp", "model.init=he", *_slow_rate(100)),
+    changes=(
+        *("data.name=digits", "model.name=mlp", "model.init=he"),
+        *("learning_rate.schedule=inverse", "learning_rate.time_scale=20"),
+    ),
     cells=tuple(
         Cell(
             f"U{U}-L{L}-depth{100 * depth:.0f}",

@@ -24,7 +24,7 @@ from adelfl.planner.local_work import with_local_work
 from adelfl.schedule import Schedule
 from adelfl.strategies import opening
 from adelfl.strategies.actions import Actions, Arrivals, Event, Joined, Late, Merged, Started, Timer, View
-from adelfl.strategies.base import Floats, Strategy
+from adelfl.strategies.base import Floats, Ints, Strategy
 from adelfl.strategies.opening import Opening
 from adelfl.strategies.reports import Reports
 from adelfl.strategies.rounds import RoundStrategy
