@@ -4,6 +4,7 @@
     python bench/simulators.py --workloads mlp,cnn --peers loop,jax
     python bench/simulators.py --quick --workloads mlp            # one thread, default settings
     python bench/simulators.py --default-settings --workloads mlp # the best number of threads
+    python bench/simulators.py --quick --workloads mlp-e5,cnn-e5,fedbuff --peers adelfl,plain,jax
     python bench/simulators.py --check                            # do all peers compute the same update?
 
 The main quantity is CPU seconds per round (user and system time of all threads and child processes). Unlike wall-clock
@@ -35,7 +36,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,14 +47,14 @@ SCRIPTS = REPOSITORY / "bench" / "peers"
 ENVIRONMENTS = REPOSITORY / ".bench-envs"
 sys.path.insert(0, str(SCRIPTS))
 
-from workloads import WORKLOADS, Floats, first_weights, fixed_batches  # noqa: E402
+from workloads import WORKLOADS, Floats, Workload, first_weights, fixed_batches  # noqa: E402
 
 INSTALL_SECONDS = 1800
 RUN_SECONDS = 1800
 OURS = "adelfl"
 
 PLAIN = ("",)
-LAYOUTS = {"cnn": ("", "channels_last"), "vgg11": ("", "channels_last")}
+LAYOUTS = dict.fromkeys(("cnn", "cnn-e5", "vgg11"), ("", "channels_last"))
 
 KEEP_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_TOP_PAD_": str(2**26)}
 """Settings that keep glibc from returning large blocks to the system after every step, which causes page faults."""
@@ -71,22 +72,38 @@ class Peer:
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Timed and warm-up rounds by workload, where the defaults of the workload do not suit."""
+    does: Callable[[Workload], bool] = lambda w: w.steps == 1 and w.buffer is None
+    """Whether the script has a workload."""
 
 
-_OURS = {"mlp": (1500, 20), "mlp300": (150, 4)}  # these include the set-up of a run, which other peers do earlier
+def _any(workload: Workload) -> bool:
+    return True
+
+
+def _rounds(workload: Workload) -> bool:
+    return workload.buffer is None
+
+
+_OURS = {
+    "mlp": (1500, 20),
+    "mlp300": (150, 4),
+    "mlp-e5": (300, 5),
+    "fedbuff": (1000, 40),
+}  # these include the set-up of a run, which other peers do earlier
 _MESSAGES = {"mlp": ("", "inline"), "mlp300": ("", "inline")}
 _FLOWER = {"mlp": (30, 10), "mlp300": (5, 3), "cnn": (15, 5), "vgg11": (2, 1)}
 _CHUNKS = {"cnn": ("", "chunks_of_5"), "vgg11": ("chunks_of_1", "chunks_of_3")}  # vgg11 in one piece: 73 s, 4 GB
 _PIECES = LAYOUTS | {"vgg11": ("", "channels_last", "channels_last_chunks_of_6")}
 _MAPS = {"mlp": ("vmap", "scan"), "mlp300": ("scan", "vmap"), "cnn": ("calls", "vmap"), "vgg11": ("calls",)}
+_MAPS |= {"mlp-e5": ("vmap", "vmap_unrolled"), "cnn-e5": ("calls", "vmap_unrolled")}
 _ONE_BATCH = dict.fromkeys(WORKLOADS, ("one_batch",))
 
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(OURS, "adelfl_sim.py", None, rounds=_OURS),
-        Peer("plain", "plain_sim.py", "torch", ("torch", "numpy")),
-        Peer("loop", "loop_sim.py", "torch", ("torch", "numpy"), LAYOUTS),
+        Peer(OURS, "adelfl_sim.py", None, rounds=_OURS, does=_any),
+        Peer("plain", "plain_sim.py", "torch", ("torch", "numpy"), does=_any),
+        Peer("loop", "loop_sim.py", "torch", ("torch", "numpy"), LAYOUTS, does=_rounds),
         Peer("vmap", "vmap_sim.py", "torch", ("torch", "numpy"), _CHUNKS),
         Peer("batch", "batch_sim.py", "torch", ("torch", "numpy"), _PIECES),
         Peer(
@@ -98,7 +115,7 @@ PEERS = {
             _FLOWER,
         ),
         Peer("pfl", "pfl_sim.py", "pfl", ("pfl[pytorch]", "torch"), LAYOUTS, {"mlp": (100, 10), "mlp300": (15, 3)}),
-        Peer("jax", "jax_sim.py", "jax", ("jax", "jaxlib", "numpy"), _MAPS, {"vgg11": (1, 1)}),
+        Peer("jax", "jax_sim.py", "jax", ("jax", "jaxlib", "numpy"), _MAPS, {"vgg11": (1, 1)}, _rounds),
         Peer("jax-batch", "jax_sim.py", "jax", ("jax", "jaxlib", "numpy"), _ONE_BATCH, {"vgg11": (1, 1)}),
     )
 }
@@ -267,7 +284,7 @@ class Bench:
 
     def compare(self, peers: Iterable[Peer], repeats: int, quick: bool, tuned: bool) -> list[Row]:
         """Measure all peers; rows of peers that fail state the reason."""
-        rows = [Row(peer) for peer in peers]
+        rows = [Row(peer) for peer in peers if peer.does(WORKLOADS[self.workload])]
         chosen: dict[str, list[Setting]] = {}
         for row in rows:
             try:
@@ -305,8 +322,10 @@ def machine() -> str:
 def table(workload: str, rows: list[Row]) -> str:
     """Format the rows of one workload as text."""
     w = WORKLOADS[workload]
+    steps = f"{w.steps} step{'s' if w.steps > 1 else ''}"
+    merges = "" if w.buffer is None else f"; a round is a merge of {w.buffer} updates"
     lines = [
-        f"{workload}: {w.about}; {w.devices} devices, batch {w.batch}, {w.samples} samples each; one step",
+        f"{workload}: {w.about}; {w.devices} devices, batch {w.batch}, {w.samples} samples each; {steps}{merges}",
         f"{'peer':10}{'CPU s/round':>13}{'÷ adelfl':>10}{'quartiles':>17}{'wall ms/round':>15}{'peak MB':>9}"
         "   setting (CPU; wall)",
     ]
@@ -380,6 +399,8 @@ def check(workloads: list[str], peers: list[Peer], folder: Path) -> bool:
     good = True
     ours, loop = PEERS[OURS], PEERS[REFERENCE[0]]
     for name in workloads:
+        if WORKLOADS[name].buffer is not None:
+            continue  # arrivals come in another order in every program
         rows = folder / f"{name}-rows.npy"
         np.save(rows, fixed_batches(WORKLOADS[name]))
         try:
@@ -392,7 +413,8 @@ def check(workloads: list[str], peers: list[Peer], folder: Path) -> bool:
             continue
         tolerance = max(TOLERANCE, SLACK * rounding)
         print(f"{name:8}tolerance {tolerance:.0e} (the loop's own rounding: {rounding:.1e})", flush=True)
-        settings = [(peer, variant) for peer in peers for variant in peer.variants.get(name, PLAIN)]
+        able = [peer for peer in peers if peer.does(WORKLOADS[name])]
+        settings = [(peer, variant) for peer in able for variant in peer.variants.get(name, PLAIN)]
         for peer, variant in settings:
             label = f"{name:8}{peer.name:10}{variant:28}"
             try:

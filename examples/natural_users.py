@@ -1,38 +1,26 @@
-"""Give each device the data of one user: a custom partition from a list of arrays.
+"""Train on the data of real users: every user is a device, with as much data as they have.
 
 python examples/natural_users.py
 """
 
-from pathlib import Path
-from tempfile import gettempdir
-
 import numpy as np
 
 import adelfl as ad
-from adelfl.data import Partition
+from adelfl.data import users_dataset
 
 
-def users(dataset: ad.Dataset) -> list[np.ndarray]:
-    """Return the indices of each user's training samples, here for 20 users with 10 to 105 digits each.
-
-    With your own data: ``[np.flatnonzero(user_of_sample == u) for u in np.unique(user_of_sample)]``.
-    """
-    sizes = np.arange(10, 110, 5)
-    order = np.argsort(dataset.y_train[: sizes.sum()], kind="stable")  # each user has few different digits
-    return np.split(order, np.cumsum(sizes)[:-1])
-
-
-def main() -> None:
-    """Save the partition and compare two methods on it, with a validation set held out."""
-    dataset, file = ad.load_dataset("digits"), Path(gettempdir()) / "users.npz"
-    Partition.of(users(dataset), samples=dataset.y_train.size).save(file)
-    changes = [f"data.partition_file={file}", "data.validation=0.2", "fleet.devices=20", "training.depth=0.5"]
-    for method in ("adel", "salf"):
-        experiment = ad.build_experiment(ad.load_run(None, [*changes, f"strategy.name={method}"]))
-        sizes = experiment.partition.sizes
-        result = ad.simulate(experiment)
-        print(f"{method}: {sizes.min()} to {sizes.max()} samples per user, accuracy {result.final_accuracy:.1%}")
+def activities() -> ad.Dataset:
+    """Return made-up measurements of 20 people: 9 features, 2 activities, 10 to 105 samples each."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(20), np.arange(10, 110, 5))
+    labels = rng.choice(["sit", "walk"], users.size)
+    habits = rng.normal(size=(20, 9))  # people move in their own ways
+    x = (labels == "walk")[:, None] + habits[users] + rng.normal(size=(users.size, 9))
+    return users_dataset(x, labels, users, split="within", test_share=0.2)
 
 
 if __name__ == "__main__":
-    main()
+    changes = ["data.factory=natural_users:activities", "data.partition=users", "training.depth=0.5"]
+    for method in ("adel", "salf"):
+        experiment = ad.build_experiment(ad.load_run(None, [*changes, f"strategy.name={method}"]))
+        print(method, experiment.partition.sizes, f"{ad.simulate(experiment).final_accuracy:.1%}")

@@ -15,7 +15,7 @@ SEED = 1  # with 0 the check meets a ReLU so near to a tie that rounding decides
 
 
 class Adelfl:
-    """Simulation with the oracle: all devices finish in time, so that a round is FedAvg."""
+    """Simulation with the oracle: all devices finish in time, so that a round is FedAvg; or with FedBuff."""
 
     def __init__(self, request: measure.Request) -> None:
         import numpy as np
@@ -39,23 +39,32 @@ class Adelfl:
         if request.rows:
             np.save(request.rows, self._rows_of_first_round())
 
-    def run(self, rounds: int) -> None:
-        """Simulate and record a number of rounds from the initial weights."""
+    def run(self, rounds: int) -> int:
+        """Simulate and record a number of rounds from the initial weights, or about as many merges of FedBuff."""
         from adelfl import ConstantRate, Fleet
         from adelfl.planner import Problem
         from adelfl.runtime.run import Record
         from adelfl.simulation import Experiment, simulate
         from adelfl.simulation.recording import describe
+        from adelfl.strategies.base import Strategy
+        from adelfl.strategies.fedbuff import FedBuff
         from adelfl.strategies.oracle import Oracle
 
         w = self.workload
         fleet = Fleet.lognormal(w.devices, compute=16.0, sigma=0.5, seed=0)
-        setting = Problem(fleet, len(self.layers), rounds, float(rounds), ConstantRate(w.rate), batch=w.batch)
+        rate, sizes = ConstantRate(w.rate), {"batch": w.batch, "local_iterations": w.steps}
+        if w.buffer is None:
+            strategy: Strategy = Oracle(Problem(fleet, len(self.layers), rounds, float(rounds), rate, **sizes))
+        else:  # devices of one speed, and a budget for so many merges on average
+            fleet = Fleet.of(16.0, 0.0, w.devices)
+            seconds = w.steps * w.batch * len(self.layers) / 16.0 * w.buffer / w.devices
+            problem = Problem(fleet, len(self.layers), rounds, rounds * seconds, rate, **sizes)
+            strategy = FedBuff(problem, buffer=w.buffer)
         experiment = Experiment(
-            self.dataset, self.partition, self.model, self.layers, Oracle(setting), seed=SEED, evaluations=1
+            self.dataset, self.partition, self.model, self.layers, strategy, seed=SEED, evaluations=1
         )
         self.runs += 1
-        simulate(experiment, Record(self._last_run(), describe(experiment, {}, {})))
+        return simulate(experiment, Record(self._last_run(), describe(experiment, {}, {}))).rounds
 
     def weights(self) -> list[measure.Floats]:
         """Return the final weights of the last run, from its record."""
@@ -68,15 +77,15 @@ class Adelfl:
         return Path(self.records.name) / f"run-{self.runs}"
 
     def _rows_of_first_round(self) -> measure.Integers:
-        """Return the rows of its own samples that each device draws, of shape (devices, batch)."""
+        """Return the rows of its own samples that each device draws, of shape (steps, devices, batch)."""
         import numpy as np
 
         from adelfl.simulation.draws import draw_rows
 
         w = self.workload
         cohort = (0, np.arange(w.devices), np.full(w.devices, w.batch))
-        ((drawn,),) = draw_rows(self.partition, SEED, [cohort], 1)
-        rows = drawn.reshape(w.devices, w.batch) - w.samples * np.arange(w.devices)[:, None]
+        (drawn,) = draw_rows(self.partition, SEED, [cohort], [w.steps])
+        rows = np.stack(drawn).reshape(w.steps, w.devices, w.batch) - w.samples * np.arange(w.devices)[:, None]
         if rows.min() < 0 or rows.max() >= w.samples:
             sys.exit("a device drew a sample that is not its own")
         return rows

@@ -21,7 +21,7 @@ class Batch:
         torch.set_num_threads(request.threads)
         torch.manual_seed(0)
         w = self.workload = request.workload
-        self.fixed = None if request.batches is None else torch.from_numpy(request.batches)
+        self.fixed = None if request.batches is None else torch.from_numpy(request.batches[0])
         self.model = torch_models.model(w, request.variant)
         self.parameters = list(self.model.parameters())
         x, y = torch_models.data(w)

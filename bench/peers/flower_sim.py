@@ -147,7 +147,7 @@ def main() -> None:
         for name, array in zip(("x", "y"), samples(request.workload), strict=True):
             np.save(folder / name, array)
         if request.batches is not None:
-            np.save(folder / "rows", request.batches)
+            np.save(folder / "rows", request.batches[0])
         simulate(request, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,6 +9,9 @@ The row ``jax`` keeps devices apart, as several local steps or devices that deli
 ``calls``, one compiled call per device, which is better with convolutions, since XLA has no fast kernel for the grouped
 ones that vmap makes, nor for any inside a scan. The row ``jax-batch`` has the variant ``one_batch``: the rows of all
 devices are one batch, as in batch_sim.py.
+
+Several local steps are a scan within the ``vmap``, or unrolled (``vmap_unrolled``), or within the calls, where the
+convolutions are not in a scan.
 """
 
 from __future__ import annotations
@@ -61,20 +64,33 @@ class Jax:
             return -(jax.nn.one_hot(y, CLASSES) * scores).sum(1).mean()
 
         def draw(key: Array) -> tuple[Array, Array]:
-            """Rows (devices, batch), and the key for the next round."""
+            """Rows (steps, devices, batch), and the key for the next round."""
             if request.batches is not None:
                 return jnp.asarray(request.batches), key
             following, mine = jax.random.split(key)
-            return jax.random.randint(mine, (w.devices, w.batch), 0, w.samples), following
+            return jax.random.randint(mine, (w.steps, w.devices, w.batch), 0, w.samples), following
 
         def moved(weights: list[Array], average: list[Array]) -> list[Array]:
             return [v - w.rate * g for v, g in zip(weights, average, strict=True)]
+
+        def trained(weights: list[Array], x: Array, y: Array, unroll: int) -> list[Array]:
+            """Weights of a device after its steps, on (steps, batch) samples."""
+
+            def one(local: list[Array], batch: tuple[Array, Array]) -> tuple[list[Array], None]:
+                return moved(local, jax.grad(loss)(local, *batch)), None
+
+            return lax.scan(one, weights, (x, y), unroll=unroll)[0]
 
         @partial(jax.jit, donate_argnums=0)
         def one_round(weights: list[Array], key: Array, x: Array, y: Array) -> tuple[list[Array], Array]:
             rows, key = draw(key)
             device = jnp.arange(w.devices)[:, None]
             x, y = (v.at[device, rows].get(mode="promise_in_bounds") for v in (x, y))
+            if w.steps > 1:
+                each = partial(trained, unroll=w.steps if variant == "vmap_unrolled" else 1)
+                stacked = jax.vmap(each, in_axes=(None, 1, 1))(weights, x, y)
+                return [v.mean(0) for v in stacked], key
+            x, y = x[0], y[0]
             if variant == "one_batch":
                 together = (v.reshape(w.devices * w.batch, *v.shape[2:]) for v in (x, y))
                 return moved(weights, jax.grad(loss)(weights, *together)), key
@@ -92,19 +108,20 @@ class Jax:
         def one_device(
             weights: list[Array], average: list[Array], x: Array, y: Array, rows: Array, u: int
         ) -> list[Array]:
-            batch = (v.at[u, rows[u]].get(mode="promise_in_bounds") for v in (x, y))
-            gradients = jax.grad(loss)(weights, *batch)
-            return [a + g / w.devices for a, g in zip(average, gradients, strict=True)]
+            local = weights
+            for step in range(w.steps):
+                batch = (v.at[u, rows[step, u]].get(mode="promise_in_bounds") for v in (x, y))
+                local = moved(local, jax.grad(loss)(local, *batch))
+            return [a + v / w.devices for a, v in zip(average, local, strict=True)]
 
         draw_once, zeros = jax.jit(draw), jax.jit(lambda weights: [jnp.zeros_like(v) for v in weights])
-        move = jax.jit(moved, donate_argnums=0)
 
         def round_by_calls(weights: list[Array], key: Array, x: Array, y: Array) -> tuple[list[Array], Array]:
             rows, key = draw_once(key)
             average = zeros(weights)
             for u in range(w.devices):
                 average = one_device(weights, average, x, y, rows, u)
-            return move(weights, average), key
+            return average, key
 
         x, y = samples(w)
         if x.ndim == 5:

@@ -1,4 +1,4 @@
-"""Tuned PyTorch loop: for every device, load the global weights, take one step, and add to the average.
+"""Tuned PyTorch loop: for every device, load the global weights, take the steps, and add to the average.
 
 The loop uses no state dicts and no optimiser objects, only the two copies that FedAvg needs, foreach kernels for all
 parameters at once, and one call to draw all batches of a round. The variant ``float64`` is the reference of the
@@ -35,14 +35,16 @@ class Loop:
 
         w = self.workload
         for _ in range(rounds):
-            rows = torch.randint(w.samples, (w.devices, w.batch)) if self.fixed is None else self.fixed
-            for x, y, chosen in zip(self.x, self.y, rows, strict=True):
+            rows = torch.randint(w.samples, (w.steps, w.devices, w.batch)) if self.fixed is None else self.fixed
+            for x, y, own in zip(self.x, self.y, rows.unbind(1), strict=True):
                 with torch.no_grad():
                     torch._foreach_copy_(self.parameters, self.world)
-                loss = cross_entropy(self.model(x.index_select(0, chosen)), y.index_select(0, chosen))
-                gradients = torch.autograd.grad(loss, self.parameters)
+                for chosen in own:
+                    loss = cross_entropy(self.model(x.index_select(0, chosen)), y.index_select(0, chosen))
+                    gradients = torch.autograd.grad(loss, self.parameters)
+                    with torch.no_grad():
+                        torch._foreach_add_(self.parameters, gradients, alpha=-w.rate)
                 with torch.no_grad():
-                    torch._foreach_add_(self.parameters, gradients, alpha=-w.rate)
                     torch._foreach_add_(self.total, self.parameters, alpha=1 / w.devices)
             self.world, self.total = self.total, self.world
             torch._foreach_zero_(self.total)

@@ -15,7 +15,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
@@ -34,7 +34,7 @@ class Request:
     warmup: int
     threads: int
     batches: Integers | None
-    """Rows that every device must use in a cross-check; None if devices draw their own."""
+    """Rows (steps, devices, batch) to use in a cross-check; None if devices draw their own."""
     check: Path | None
     rows: Path | None = None
     """File of ``batches``. adelfl writes the rows that it draws to this file; the other peers read them."""
@@ -45,8 +45,8 @@ class Request:
 class Simulation(Protocol):
     """A peer that is set up and ready to run."""
 
-    def run(self, rounds: int) -> None:
-        """Train for that many rounds, and return when they are done."""
+    def run(self, rounds: int) -> int | None:
+        """Train for that many rounds; return how many there were where only their mean number can be given."""
         ...
 
     def weights(self) -> list[Floats]:
@@ -65,7 +65,9 @@ def request() -> Request:
     parser.add_argument(
         "--check", type=Path, metavar="OUT.npz", help="one round on the batches of --rows; write the weights"
     )
-    parser.add_argument("--rows", type=Path, metavar="ROWS.npy", help="with --check: (devices, batch) rows to train on")
+    parser.add_argument(
+        "--rows", type=Path, metavar="ROWS.npy", help="with --check: (steps, devices, batch) rows to train on"
+    )
     args = parser.parse_args()
     if (args.check is None) != (args.rows is None):
         parser.error("--check and --rows belong together")
@@ -96,9 +98,10 @@ def main(request: Request, prepare: Callable[[Request], Simulation], packages: l
         return
     simulation.run(request.warmup)
     wall, cpu = time.perf_counter(), time.process_time()
-    simulation.run(request.rounds)
+    done = simulation.run(request.rounds)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     must_be_finite(simulation.weights())
+    request = replace(request, rounds=done or request.rounds)
     report(request, cpu, wall, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, packages)
 
 

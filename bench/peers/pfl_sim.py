@@ -31,7 +31,7 @@ class Pfl:
         torch.set_num_threads(request.threads)
         torch.manual_seed(0)
         w = request.workload
-        fixed = None if request.batches is None else torch.from_numpy(request.batches)
+        fixed = None if request.batches is None else torch.from_numpy(request.batches[0])
         xs, ys = torch_models.data(w)
 
         class WithLoss(nn.Module):

@@ -23,7 +23,7 @@ class Vmap:
         torch.set_num_threads(request.threads)
         torch.manual_seed(0)
         self.workload = request.workload
-        self.fixed = None if request.batches is None else torch.from_numpy(request.batches)
+        self.fixed = None if request.batches is None else torch.from_numpy(request.batches[0])
         model = torch_models.model(request.workload)
         self.world = {name: p.detach().clone() for name, p in model.named_parameters()}
         x, y = torch_models.data(request.workload)

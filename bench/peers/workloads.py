@@ -1,8 +1,12 @@
-"""The four workloads that every peer runs, in NumPy alone: shapes, synthetic data, first weights.
+"""The workloads that peers run, in NumPy alone: shapes, synthetic data, first weights.
 
 A model is a list of steps, which torch_models.py and jax_sim.py turn into their own code, so that all peers compute
-the same function of the same numbers. One round: every device draws a batch from its own samples, takes one SGD step
-on the mean cross-entropy from the global weights, and the weights are averaged. No evaluation.
+the same function of the same numbers. One round: every device takes one or several SGD steps from the global weights,
+each on the mean cross-entropy of a batch that it draws from its own samples, and the weights are averaged. No
+evaluation.
+
+With a buffer, a round is a merge of FedBuff instead: devices work all the time, for exponential times of one mean, and
+start again from the newest weights; every ``buffer`` updates are merged, with weights 1/√(1 + staleness) / buffer.
 
 Data are random images of the true shapes with 8-bit pixels, scaled to −1 … 1. Times do not depend on their content.
 """
@@ -94,12 +98,19 @@ class Workload:
     rounds: int
     """Number of timed rounds by default (see simulators.py for slow peers)."""
     warmup: int
+    steps: int = 1
+    """Local steps of a device per round."""
+    buffer: int | None = None
+    """Updates per merge of FedBuff; None for rounds."""
 
 
 WORKLOADS = {
     "mlp": Workload("MLP 784-32-16-10, MNIST shapes", _mlp(), (784,), 30, 32, 2000, 0.1, 300, 20),
     "mlp300": Workload("MLP 784-32-16-10, MNIST shapes", _mlp(), (784,), 300, 32, 200, 0.1, 40, 4),
     "cnn": Workload("CNN 10-20-50-10, MNIST shapes", _cnn(), (1, 28, 28), 30, 32, 2000, 0.05, 20, 3),
+    "mlp-e5": Workload("MLP 784-32-16-10, MNIST shapes", _mlp(), (784,), 30, 16, 2000, 0.1, 60, 5, steps=5),
+    "cnn-e5": Workload("CNN 10-20-50-10, MNIST shapes", _cnn(), (1, 28, 28), 30, 16, 2000, 0.05, 6, 1, steps=5),
+    "fedbuff": Workload("MLP 784-32-16-10, FedBuff", _mlp(), (784,), 300, 16, 200, 0.05, 300, 40, steps=5, buffer=10),
     "vgg11": Workload("VGG11 without norms, CIFAR-10 shapes", _vgg11(), (3, 32, 32), 30, 16, 500, 0.01, 2, 1),
 }
 
@@ -131,5 +142,6 @@ def for_check(workload: Workload) -> Workload:
 
 
 def fixed_batches(workload: Workload) -> Integers:
-    """Return row numbers of shape (devices, batch) for a cross-check without adelfl, which draws its own."""
-    return np.random.default_rng([SEED, 3]).integers(0, workload.samples, (workload.devices, workload.batch))
+    """Return row numbers of shape (steps, devices, batch) for a cross-check without adelfl, which draws its own."""
+    size = (workload.steps, workload.devices, workload.batch)
+    return np.random.default_rng([SEED, 3]).integers(0, workload.samples, size)

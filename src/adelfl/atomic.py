@@ -28,14 +28,9 @@ class RunFinishedError(AdelError):
 
 @contextmanager
 def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
-    """Yield a temporary file that replaces ``path`` on success and is removed on failure.
+    """Yield a temporary file that replaces ``path``, or the file behind a link, on success and is removed on failure.
 
-    Parameters
-    ----------
-    path : Path
-        The file to replace; if it is a link, the file behind it.
-    shared : bool
-        Whether several processes may replace the file at once; each then has its own temporary file.
+    If the file is ``shared``, several processes may replace it at once; each has its own temporary file.
     """
     path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}{f'.{os.getpid()}' if shared else ''}.tmp")

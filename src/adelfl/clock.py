@@ -23,21 +23,6 @@ class Clock(Protocol):
         ...
 
 
-class VirtualClock:
-    """A clock that stands still until it is told to sleep, and then jumps."""
-
-    def __init__(self, now: float = 0.0) -> None:
-        self._now = now
-
-    def now(self) -> float:
-        """Virtual seconds since the run began."""
-        return self._now
-
-    def sleep_until(self, moment: float) -> None:
-        """Jump to ``moment``; time never runs backwards."""
-        self._now = max(self._now, moment)
-
-
 class RealClock:
     """Seconds since it was made, or since so many seconds before that; never jumps."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -70,7 +68,7 @@ class Law:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A measured bandwidth, repeated for ever; an upload begins at a random moment of it."""
+    """A measured bandwidth, repeated for ever."""
 
     seconds: Floats
     rate: Floats
@@ -81,22 +79,6 @@ class Trace:
         if not (rising and self.rate.shape == self.seconds.shape and np.all(self.rate >= 0) and np.any(self.rate > 0)):
             raise ConfigError("a bandwidth trace needs at least two increasing times, each with a rate of zero or more")
 
-    @classmethod
-    def from_csv(cls, path: str | Path) -> Trace:
-        """Read the columns seconds and rate."""
-        try:
-            with open(path, newline="", encoding="utf-8-sig") as file:
-                reader = csv.DictReader(file)
-                names = list(reader.fieldnames or ())
-                if twice := [name for name in names if names.count(name) > 1]:
-                    raise ConfigError(f"column {twice[0]!r} is there twice; name each column once")
-                rows = list(reader)
-            return cls(*(np.array([float(row[key]) for row in rows]) for key in ("seconds", "rate")))
-        except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{path}: must be a CSV file with the columns seconds and rate ({error})") from None
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
-
     @cached_property
     def _sent(self) -> tuple[Floats, Floats]:
         """Moments from 0 and the amount sent until then at a mean rate of 1, for one repetition including its end."""
@@ -104,6 +86,24 @@ class Trace:
         moments = np.concatenate([[0.0], np.cumsum(steps)])
         sent = np.concatenate([[0.0], np.cumsum(steps * self.rate)])
         return moments, sent * (moments[-1] / sent[-1])
+
+    @property
+    def length(self) -> float:
+        """Seconds after which the trace repeats."""
+        return float(self._sent[0][-1])
+
+    @cached_property
+    def mean_rate(self) -> float:
+        """Mean bandwidth over the trace."""
+        steps = np.diff(self._sent[0])
+        return float(steps @ self.rate / steps.sum())
+
+    def lead(self, amount: float, luck: float) -> float:
+        """Return how long before a share ``luck`` of the trace sending an amount must begin to be done by then."""
+        moments, sent = self._sent
+        end = luck * self.length
+        laps, rest = divmod(float(np.interp(end, moments, sent)) - amount, self.length)
+        return end - laps * self.length - float(np.interp(rest, sent, moments)) if amount > 0 else 0.0
 
     def times(self, amount: Floats, luck: Floats) -> Floats:
         """Return the seconds to send amounts (in seconds at the mean rate), begun at a share ``luck`` of the trace."""

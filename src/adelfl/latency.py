@@ -16,7 +16,6 @@ from scipy import special
 
 from adelfl.durations import Law as Law
 from adelfl.durations import LawName as LawName
-from adelfl.durations import Trace as Trace
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 from adelfl.theory import participation
@@ -213,7 +212,7 @@ class Latency:
     """Cost of each layer, input side first, in any unit; empty if all are equal."""
     forward: float = 0.0
     """Cost of the forward pass, in mean layers."""
-    upload: Law | Trace = field(default_factory=lambda: Law("constant"))
+    upload: Law = field(default_factory=lambda: Law("constant"))
     """Law of the time of an upload."""
     shares: tuple[float, ...] = ()
     """Size of each layer, input side first, in any unit, if the time of an upload depends on the layers sent; empty if
@@ -266,14 +265,12 @@ class Latency:
     def _uploads(self, upload: Floats, luck: Floats, share: Floats | None) -> Floats:
         if share is not None:
             upload, luck = upload[..., None] * share, luck[..., None]
-        if isinstance(self.upload, Trace):
-            return self.upload.times(upload, luck)
         return np.asarray(upload * self.upload.quantile(luck), dtype=np.float64)
 
     def delivery(self, mean: Floats, upload: Floats, deadline: ArrayLike, layers: int) -> Floats:
         """Return probabilities from a table of the times of 1, 2, … L layers, averaged over the upload times."""
         mean = np.asarray(mean, dtype=np.float64)
-        fixed = not isinstance(self.upload, Trace) and self.upload.name == "constant"
+        fixed = self.upload.name == "constant"
         luck = (np.arange(1 if fixed else _UPLOAD_POINTS) + 0.5) / (1 if fixed else _UPLOAD_POINTS)
         share, T = self._upload_share(layers), np.asarray(deadline, dtype=np.float64)
         total = np.zeros((*np.broadcast_shapes(mean.shape, T.shape), layers))

@@ -1,21 +1,13 @@
-"""Start, resume and repeat recorded runs, in one or several processes."""
+"""Start, resume and repeat recorded runs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
-import os
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.managers import SyncManager
 from pathlib import Path
-from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -34,31 +26,20 @@ from adelfl.runtime.run import Record, is_disk_error
 if TYPE_CHECKING:
     from adelfl.simulation import Experiment
 
-Report = Callable[["Job", Row], None]
-
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison.
-
-    Attributes
-    ----------
-    strategy : str
-        Name and options, as ``adelfl compare --strategies`` takes them.
-    seed : int
-    config : str
-        The RunFile as JSON, which can be sent between processes.
-    folder : Path
-        Folder of the record.
-    fresh : bool
-        Whether to run it again if it exists already.
-    """
+    """One run of a comparison."""
 
     strategy: str
+    """Name and options, as ``adelfl compare --strategies`` takes them."""
     seed: int
     config: str
+    """The RunFile as JSON, which can be sent between processes."""
     folder: Path
+    """Folder of the record."""
     fresh: bool = False
+    """Whether to run it again if it exists already."""
 
 
 def describe(run_file: RunFile, experiment: Experiment) -> RunInfo:
@@ -169,7 +150,8 @@ def default_folder(run_file: RunFile, root: Path) -> Path:
     same = run_file.model_dump(mode="json")
     same["strategy"], same["training"]["seed"] = None, None
     digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
-    names = [re.sub(r"\W+", "_", part.factory or part.name) for part in (run_file.data, run_file.model)]
+    model = run_file.model.factory or run_file.model.name
+    names = [re.sub(r"\W+", "_", name) for name in (run_file.data.title, model)]
     return root / f"compare-{'-'.join(names)}-{digest}"
 
 
@@ -195,83 +177,3 @@ def run_job(job: Job, report: Callable[[Row], None] | None = None) -> RunResult:
     if info.inputs != run_file.fingerprints():
         raise ConfigError(f"{job.folder}: the files or code that its configuration names have changed; use --fresh")
     return resume(job.folder, report)
-
-
-_queue: Any = None
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent ends, for whatever reason."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _begin_worker(queue: Any) -> None:  # noqa: ANN401 - a manager's proxy
-    global _queue
-    _queue = queue
-    _end_with_parent()
-    # Ctrl-C reaches the whole process group; only the parent reacts to it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _work(job: Job) -> RunResult:
-    def report(row: Row) -> None:
-        if row.accuracy is not None:
-            _queue.put((job, Row(row.round, row.time, accuracy=row.accuracy)))
-
-    return run_job(job, report)
-
-
-def run_all(jobs: list[Job], workers: int, report: Report) -> Iterator[tuple[Job, RunResult | AdelError]]:
-    """Run jobs, several at a time; yield each with its result or error when it ends."""
-    if workers <= 1 or len(jobs) <= 1:
-        for job in jobs:
-            try:
-                yield job, run_job(job, lambda row, job=job: report(job, row))  # type: ignore[misc]
-            except AdelError as error:
-                yield job, error
-        return
-    context = multiprocessing.get_context("spawn")
-    manager = SyncManager(ctx=context)
-    manager.start(_end_with_parent)
-    with (
-        manager,
-        ProcessPoolExecutor(min(workers, len(jobs)), context, _begin_worker, (queue := manager.Queue(),)) as pool,
-    ):
-        pending: dict[Future[RunResult], Job] = {pool.submit(_work, job): job for job in jobs}
-        try:
-            while pending:
-                done, _ = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
-                _drain(queue, report)
-                for future in done:
-                    job = pending.pop(future)
-                    try:
-                        yield job, future.result()
-                    except AdelError as error:
-                        yield job, error
-                    except BrokenProcessPool:
-                        yield (
-                            job,
-                            AdelError(f"{job.folder}: its process was killed; the same command goes on from there"),
-                        )
-        except BaseException:
-            # Their records can be resumed. The manager ends with its own context.
-            for child in multiprocessing.active_children():
-                if not child.name.startswith("SyncManager"):
-                    child.terminate()
-            raise
-
-
-def _drain(queue: Any, report: Report) -> None:  # noqa: ANN401 - a manager's proxy
-    while True:
-        try:
-            job, row = queue.get_nowait()
-        except Empty:
-            return
-        report(job, row)

@@ -15,7 +15,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from adelfl import errors, runner
+from adelfl import errors, pools
 from adelfl.cli import app
 from adelfl.cli.runs import _title
 from adelfl.config.run import load_run
@@ -683,10 +683,10 @@ def test_output_that_cannot_be_written_is_one_sentence(here, words):
 
 
 def test_what_failed_is_said_in_the_order_asked_whichever_ended_first(here, monkeypatch):
-    def backwards(jobs, workers, report):
+    def backwards(jobs, workers, report, on):
         return ((job, errors.AdelError("it broke")) for job in reversed(jobs))
 
-    monkeypatch.setattr(runner, "run_all", backwards)
+    monkeypatch.setattr(pools, "run_all", backwards)
     done = typed("compare", "--strategies=salf,drop", "--seeds=2", "--out", "c", *small)
     said = [line.split(": ")[1] for line in done.err.splitlines() if line.startswith("error: ")]
     assert said == ["salf, seed 0", "drop, seed 0", "salf, seed 1", "drop, seed 1"]
@@ -719,6 +719,12 @@ def test_a_record_of_the_wrong_shape_is_one_sentence(here, damage):
     about = json.loads((here / "r" / "run.json").read_text())
     (here / "r" / "run.json").write_text(json.dumps(about | damage))
     assert_one_sentence(typed("show", "r"), "r: r")  # run.json or rounds.jsonl
+
+
+def test_without_ray_its_extra_is_named(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    done = typed("compare", "--strategies=salf", "--seeds=1", "--on=ray", *small)
+    assert_one_sentence(done, "adelfl[scale]")
 
 
 def test_a_picture_does_not_promise_a_depth_that_the_layer_times_do_not_keep(here):

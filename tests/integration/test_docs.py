@@ -1,6 +1,7 @@
 """Code, commands and links in the documents work as shown."""
 
 import importlib.util
+import inspect
 import json
 import re
 import runpy
@@ -22,12 +23,22 @@ from adelfl.cli import app
 from adelfl.config.run import RunFile, load_run
 from adelfl.planner import Constants
 from adelfl.runner import start
+from adelfl.strategies import BUILT_IN, find_strategy
 from support.small_worlds import sets, typed
 
 REPO = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"]
 PAGES += sorted(path.relative_to(REPO).as_posix() for path in (REPO / "docs").rglob("*.md"))
-SCRIPTS = ["compare_methods", "my_model_and_data", "natural_users", "my_latency", "top_half", "clipped_step"]
+SCRIPTS = [
+    "compare_methods",
+    "my_model_and_data",
+    "own_partition",
+    "natural_users",
+    "traced_phones",
+    "my_latency",
+    "sign_codec",
+    "clipped_step",
+]
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -144,6 +155,8 @@ def test_shell_blocks_name_commands_and_options_that_exist(page):
             load_run(None, [value for flag, value in pairwise(rest) if flag == "--set"])
         elif program == "make":
             assert rest[0] in targets, words
+        elif program == "cd":
+            assert (REPO / rest[0]).is_dir(), words
         elif program == "python":
             assert (REPO / rest[0]).is_file(), words
         elif program == "pytest":
@@ -233,10 +246,12 @@ def test_a_pass_is_truncated_as_shown(capsys):
         ("compare", "compare_methods.py"),
         ("strategy", "fitted_batch.py"),
         ("latency", "my_latency.py"),
-        ("codec", "top_half.py"),
+        ("codec", "sign_codec.py"),
         ("server-step", "clipped_step.py"),
         ("model-and-data", "my_model_and_data.py"),
-        ("model-and-data", "natural_users.py"),
+        ("model-and-data", "own_partition.py"),
+        ("users", "natural_users.py"),
+        ("traces", "traced_phones.py"),
     ],
 )
 def test_the_code_of_how_to_pages_is_that_of_the_examples(page, example):
@@ -277,8 +292,16 @@ def test_the_plan_file_page_lists_the_planners_defaults():
 def test_the_reference_lists_every_command():
     text = (REPO / "docs/reference/index.md").read_text(encoding="utf-8")
     for command in app.registered_commands:
-        name = command.name or command.callback.__name__
+        name = command.name or command.callback.__name__.replace("_", "-")
         assert f"| `adelfl {name}` |" in text, name
+
+
+def test_the_page_of_strategies_lists_every_built_in_strategy_and_option():
+    text = (REPO / "docs/strategies.md").read_text(encoding="utf-8")
+    for name in BUILT_IN:
+        assert f"| `{name}` |" in text, name
+        for option in set(inspect.signature(find_strategy(name)).parameters) - {"problem", "schedule"}:
+            assert f"`{option}`" in text, f"{name}: {option}"
 
 
 def test_links_lead_somewhere():

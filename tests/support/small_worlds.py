@@ -27,6 +27,7 @@ from adelfl.runtime.run import Record
 from adelfl.seeds import rng_for
 from adelfl.simulation import Experiment, simulate
 from adelfl.simulation.draws import draw_cohort, draw_work
+from adelfl.simulation.recording import open_record
 from adelfl.simulation.world import World
 from adelfl.strategies import Progress, find_strategy
 from adelfl.strategies.actions import Arrivals, Tasks
@@ -211,7 +212,7 @@ class Memory:
 
 def run(experiment: Experiment) -> Memory:
     memory = Memory()
-    simulate(experiment, Record(writer=memory))
+    simulate(experiment, Record(None, open_record(experiment, None).info, writer=memory))
     return memory
 
 

@@ -10,7 +10,7 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Latency, Law
 from adelfl.records.reader import RunRecord
-from adelfl.runtime.run import Record
+from adelfl.runtime.loop import Loop
 from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation import engine, simulate
 from adelfl.strategies.actions import Arrivals, Merge, Merged, Started, Tasks, View
@@ -86,8 +86,8 @@ def test_the_first_merge_of_a_buffer_of_all_is_the_mean_of_all():
     setting = setting_of(3, fleet=Fleet.of(20.0, 0.0, 5), budget=1000.0, rounds=1)
     setting = replace(setting, latency=Latency(Law("constant")))  # all deliver at the same moment
     experiment = experiment_of("fedbuff", setting=setting, options={"buffer": 5}, engine="loop")
-    run = engine._Simulation(experiment).run(Record())
-    step = next(run.loop.steps())
+    run = engine.Simulation(experiment)
+    step = next(Loop(run.strategy, run.backend, setting.budget).steps())
     assert [a.version for a in step.merge.arrivals] == [0] * 5
     change = run.backend.prepare([step.merge])[0]().change
     alone = []

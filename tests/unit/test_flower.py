@@ -22,7 +22,6 @@ from flwr.serverapp.strategy import FedAvg, Result
 from rich.console import Console
 from torch import nn
 
-from adelfl.clock import VirtualClock
 from adelfl.errors import AdelError, ConfigError
 from adelfl.flower import DeadlineStrategy, Job, train
 from adelfl.flower.protocol import Report, Task
@@ -37,7 +36,19 @@ from adelfl.strategies import find_strategy
 from adelfl.strategies.actions import Arrivals, Merged, Started, View
 from adelfl.strategies.deployment import MOST_CORRECTION, Deployment
 from adelfl.updates import Shape
-from support.flower_world import Being, Failing, Net, Silent, Spoiling, TickingClock, World, arrays, model, weights_of
+from support.flower_world import (
+    Being,
+    Failing,
+    Net,
+    Silent,
+    Spoiling,
+    TickingClock,
+    VirtualClock,
+    World,
+    arrays,
+    model,
+    weights_of,
+)
 
 LAYERS = (("first.weight", "first.bias"), ("second.weight", "second.bias"), ("third.weight", "third.bias"))
 METHODS = ("adel", "adel-paper", "salf", "drop", "wait")

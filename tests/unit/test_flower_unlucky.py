@@ -9,11 +9,10 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from adelfl.clock import VirtualClock
 from adelfl.errors import ConfigError
 from adelfl.flower import DeadlineStrategy
 from adelfl.records.reader import RunRecord
-from support.flower_world import Being, Silent, World, arrays, weights_of
+from support.flower_world import Being, Silent, VirtualClock, World, arrays, weights_of
 
 METHODS = ("adel", "salf", "drop", "wait")
 
@@ -206,7 +205,7 @@ def test_no_messages_pile_up_at_a_node_that_was_away():
 
     def look(number, _):
         sent = s.run.backend.exchange._open.values()
-        waiting.append((world.clock.now(), sum(message.node == 4 for message in sent)))
+        waiting.append((world.clock.now(), sum(node == 4 for node, _ in sent)))
 
     s.start(world, arrays(), num_rounds=2000, evaluate_fn=look)
     assert max(count for _, count in waiting) <= 4

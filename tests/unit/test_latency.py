@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from adelfl.durations import Trace
 from adelfl.errors import ConfigError
-from adelfl.latency import Exponential, Latency, Law, Trace
+from adelfl.latency import Exponential, Latency, Law
 from adelfl.seeds import rng_for
 from adelfl.simulation import simulate
 from adelfl.strategies import Orders
@@ -40,9 +41,8 @@ MODELS = {
     "layers of unequal cost": Latency(Law("gamma", 0.7), costs=(1.0, 5.0, 2.0, 0.5)),
     "a forward pass": Latency(Law("gamma", 0.7), forward=1.5),
     "random uploads": Latency(Law("exponential"), upload=Law("lognormal", 0.8)),
-    "a trace": Latency(Law("exponential"), upload=UNEVEN),
     "uploads by size": Latency(Law("exponential"), shares=(8.0, 4.0, 2.0, 1.0)),
-    "uploads by size along a trace": Latency(Law("lognormal", 0.5), upload=UNEVEN, shares=(8.0, 4.0, 2.0, 1.0)),
+    "random uploads by size": Latency(Law("lognormal", 0.5), upload=Law("gamma", 0.5), shares=(8.0, 4.0, 2.0, 1.0)),
 }
 
 
@@ -104,22 +104,6 @@ def test_a_steady_trace_changes_nothing_and_an_uneven_one_nothing_on_average():
 def test_where_a_trace_stands_still_an_upload_waits():
     # From second 2 to 4 nothing is sent.
     assert UNEVEN.times(np.array([1e-9, 0.0]), np.full(2, 2.5 / LAP)) == pytest.approx([1.5, 0.0])
-
-
-def test_traces_are_read_from_files(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("seconds,rate\n0,1\n1,4\n2,0\n4,2\n")
-    assert Trace.from_csv(path).rate.tolist() == [1.0, 4.0, 0.0, 2.0]
-    for text in (
-        "seconds,speed\n0,1\n1,2\n",
-        "seconds,rate,rate\n0,1,2\n1,2,4\n",
-        "seconds,rate\n0,1\n",
-        "seconds,rate\n1,1\n0,1\n",
-        "seconds,rate\n0,x\n1,1\n",
-    ):
-        path.write_text(text)
-        with pytest.raises(ConfigError, match=r"trace\.csv: "):
-            Trace.from_csv(path)
 
 
 @pytest.mark.parametrize(

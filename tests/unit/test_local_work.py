@@ -19,7 +19,7 @@ L, S, P = 3, 16, 160.0
 
 
 def problem_of(lag: float, zeta2: float = 0.0, rate: float = 0.3, devices: int = 10, budget: float = 1000.0) -> Problem:
-    spread = GradientStats.of([1.0] * L, [zeta2] * L, [0.1] * L, [1.0] * L)
+    spread = GradientStats.of([1.0] * L, [zeta2] * L, [0.1] * L)
     fleet = Fleet.of(np.full(devices, P), lag)
     return Problem(fleet, L, 1, budget, rate, constants=Constants(spread=spread), batch=S)
 
@@ -66,7 +66,7 @@ def test_a_very_fast_device_does_larger_batches_rather_than_ever_more_steps():
     assert chosen.local_iterations <= 4 * with_local_work(problem, rounds=50).local_iterations
     batch = find_strategy("adel")(chosen).orders(0, np.arange(10)).batch
     assert batch[-1] > 10 * S
-    assert np.all(batch[:-1] == S)
+    assert np.all(batch[:-1] == 7)  # ten devices with seven samples each: four batches of S in a step
 
 
 def test_a_budget_without_a_single_batch_is_refused():
@@ -79,6 +79,14 @@ def test_slow_devices_get_smaller_batches_only_where_one_step_does_not_fit():
     problem = replace(problem_of(2.0), fleet=fleet, budget=100.0, rounds=25, local_iterations=20)
     batch = find_strategy("adel")(problem).orders(0, np.arange(4)).batch
     assert batch.tolist() == [S, S, S, 2]
+
+
+def test_in_a_large_fleet_slow_devices_take_smaller_batches_rather_than_fewer_steps():
+    """A step of all devices keeps to four batches of S, which forty devices reach with two samples each."""
+    fleet = Fleet.of([160.0, 80.0, 40.0, 4.0], 2.0, 10)
+    problem = replace(problem_of(2.0), fleet=fleet, budget=100.0, rounds=25, local_iterations=20)
+    batch = find_strategy("adel")(problem).orders(0, np.arange(0, 40, 10)).batch
+    assert batch.tolist() == [4, 2, 2, 2]
 
 
 def test_a_file_may_leave_rounds_and_steps_to_the_plan():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from adelfl.config.build_fleet import given_fleet
 from adelfl.config.run import load_run
 from adelfl.errors import ConfigError
 from adelfl.fitting import LAWS, fit_laws
@@ -175,7 +176,7 @@ def test_a_fleet_file_that_is_none_is_one_sentence_with_its_name(tmp_path, text,
 def test_a_run_reads_what_profile_writes(tmp_path):
     fleet = tmp_path / "fleet.toml"
     fleet.write_text("[problem]\nlayers = 3\n[[device]]\ncompute = 8.0\ncount = 3\n[[device]]\ncompute = 2.0\n")
-    built = load_run(None, [f"fleet.file={fleet}"]).fleet.build([], 0, 1.0)
+    built = given_fleet(load_run(None, [f"fleet.file={fleet}"]))
     assert (built.compute.tolist(), built.count.tolist()) == ([8.0, 2.0], [3, 1])
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from adelfl.config.build import build_data, build_experiment
+from adelfl.config.build_fleet import given_fleet
 from adelfl.config.idle import IDLE_IN_MODEL
 from adelfl.config.run import _RATES, RunFile, load_run
 from adelfl.data import Partition, iid, load_dataset
@@ -182,7 +183,10 @@ MISTAKES = {
     "inf": ("training.budget=inf", "training.budget: must be a finite number"),
     "depth of one": ("training.depth=1.0", "training.depth: "),
     "depth of zero": ("training.depth=0", "training.depth: must be greater than 0"),
-    "wrong kind": ("fleet.kind=fast", "fleet.kind: must be 'lognormal', 'uniform', 'two-class', 'phones' or 'listed'"),
+    "wrong kind": (
+        "fleet.kind=fast",
+        "fleet.kind: must be 'lognormal', 'uniform', 'two-class', 'phones' or 'traces'",
+    ),
     "wrong engine": ("engine.name=quick", "engine.name: must be 'auto', 'fused', 'stacked' or 'loop'"),
     "wrong norm": ("model.norm=layer", "model.norm: must be 'none', 'group' or 'batch'"),
     "wrong list": ("model.hidden=5", "model.hidden: must be a list"),
@@ -215,7 +219,6 @@ MISTAKES = {
     "cohort larger than the fleet": ("training.cohort=31", "training.cohort: must be at most the fleet's 30"),
     "no such file": ("fleet.file=none.csv", "none.csv"),
     "no such partition": ("data.partition_file=none.npz", "none.npz"),
-    "an empty list of devices": ("fleet.kind=listed", "the fleet is empty"),
     "no data there": ("data.data_dir=/nonexistent", "is not a folder"),
 }
 
@@ -403,7 +406,7 @@ def test_users_code_that_does_not_fit_is_one_sentence(change, sentence):
 def test_listed_devices_are_the_fleet_and_other_keys_beside_them_are_refused(tmp_path):
     file = tmp_path / "listed.toml"
     file.write_text("[[device]]\ncompute = 9.0\ncount = 4\n")
-    assert load_run(file).fleet.build(load_run(file).device, 0, 1.0).size == 4
+    assert given_fleet(load_run(file)).size == 4
     load_run(file, ["fleet.dropout=0.1"])
     for change in ("fleet.devices=500", "fleet.sigma=0.1", "fleet.file=other.csv"):
         with pytest.raises(ConfigError, match="entries does not use it"):
@@ -421,7 +424,6 @@ IDLE = {
     "latency.spread=0.3": (),
     "latency.samples=[1.0, 2.0]": ("latency.law=gamma",),
     "latency.upload_spread=0.3": (),
-    "latency.upload_law=gamma": ("latency.trace=t.csv",),
     "latency.forward=1.0": ("fleet.latency=m:L",),
 }
 
@@ -581,7 +583,7 @@ def test_a_partition_by_import_path_is_fingerprinted_and_its_mistakes_are_one_se
         "data.partition=test_run_config:no_positions": "data.partition|partition: device #1 must hold",
         "data.partition=test_run_config:missing": "data.partition: .*cannot be imported",
         "data.partition=test_run_config:by_user": "set fleet.devices to 12",
-        "data.partition=natural": "must be 'iid', 'dirichlet' or an import path package.module:function, not 'natural'",
+        "data.partition=natural": "must be 'iid', 'dirichlet', 'users' or an import path .*, not 'natural'",
     }.items():
         with pytest.raises(ConfigError, match=sentence):
             build_data(load_run(None, [change]))

@@ -23,13 +23,11 @@ from adelfl.planner import Problem
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 from adelfl.records.summary import FINAL_MOMENTS, Summary
-from adelfl.runtime.run import Record
 from adelfl.simulation import TrainingError, simulate
 from adelfl.simulation.draws import draw_rows
 from adelfl.simulation.world import World
 from adelfl.strategies import Orders, find_strategy
 from adelfl.theory.participation import delivery, expected_depth
-from support.dashboard_world import info
 from support.small_worlds import (
     EVERY_STRATEGY,
     cohort_of,
@@ -458,7 +456,7 @@ def test_training_that_breaks_down_is_one_sentence_and_finished_rows_stay(strate
     experiment = experiment_of(strategy, engine=engine, rate=1e18, depth=0.95, rounds=12, evaluations=1)
     folder = tmp_path / "run"
     with pytest.raises(TrainingError) as trouble:
-        simulate(experiment, Record(folder, info()))
+        simulate(experiment, record=folder)
     sentence = str(trouble.value)
     assert "lower the learning rate" in sentence
     assert "\n" not in sentence

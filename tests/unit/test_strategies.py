@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import pickle
 from copy import deepcopy
 from dataclasses import replace
@@ -278,8 +279,9 @@ def test_adel_takes_batches_by_rule_B3(iterations):
     setting = setting_of(3, local_iterations=iterations, depth=0.9)
     strategy = Adel(setting)
     T, m = strategy.schedule.deadlines[0], np.broadcast_to(strategy.schedule.m, strategy.schedule.deadlines.shape)[0]
+    least = min(setting.batch, math.ceil(4 * setting.batch / setting.devices))
     by_hand = [
-        max(1, int(max(one / iterations, min(one, setting.batch))))  # small batches in one step rather than in three
+        max(1, int(max(one / iterations, min(one, least))))  # small batches in one step rather than in three
         for one in m * setting.compute * (T - setting.upload) / T
     ]
     assert len(set(by_hand)) > 2

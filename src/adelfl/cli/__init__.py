@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from adelfl import __version__
-from adelfl.cli import dashboard, export, plan, profile, report, reproduce, runs
+from adelfl.cli import dashboard, export, plan, profile, report, reproduce, runs, what_if
 from adelfl.errors import AdelError
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ for command in (
     profile.profile,
     reproduce.reproduce,
     dashboard.dashboard,
+    what_if.what_if,
 ):
     app.command()(command)
 app.command("list")(runs.list_runs)

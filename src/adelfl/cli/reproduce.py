@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adelfl.cli.runs import DataDir
+from adelfl.cli.runs import DataDir, On, Where
 from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default 5 (CIFAR-10: 3).")] = None,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Number of parallel runs; by default one per core.")] = None,
+    on: On = Where.here,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Folder for the runs; finished runs in it are not repeated.")] = Path(
@@ -73,7 +74,7 @@ def reproduce(
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
         stem = out / folder.name
         earlier = _earlier(study, stem) if resume else None
-        setup = Setup(folder, seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more), earlier)
+        setup = Setup(folder, seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more), earlier, on.value)
         stem.parent.mkdir(parents=True, exist_ok=True)
         if summary:
             outcome = _earlier(study, stem)

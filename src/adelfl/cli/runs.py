@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,16 @@ Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change a key of the file; repeatable.")
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with mnist/ and cifar10/ parquet files.")]
+
+
+class Where(StrEnum):
+    """Places where runs are computed."""
+
+    here = "here"
+    ray = "ray"
+
+
+On = Annotated[Where, typer.Option(help="This machine, or a Ray cluster: that at $RAY_ADDRESS, or a new one here.")]
 
 
 def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | None) -> Any:  # noqa: ANN401 - RunFile
@@ -52,7 +63,7 @@ def run(
     from adelfl.config.build import build_data
     from adelfl.runner import start
 
-    parts = [*(part.factory or part.name for part in (run_file.data, run_file.model)), run_file.strategy.name]
+    parts = [run_file.data.title, run_file.model.factory or run_file.model.name, run_file.strategy.name]
     name = "-".join([*(part.replace(":", ".") for part in parts), f"seed{run_file.training.seed}"])
     folder = out or _free(Path("runs") / name)
     build_data(run_file)  # before the display opens: decoding has a bar of its own
@@ -87,6 +98,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Number of parallel runs.")] = 1,
+    on: On = Where.here,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default below runs/.")] = None,
     plot: Annotated[Path | None, typer.Option(help="File for the plot; by default accuracy.png in the folder.")] = None,
@@ -100,9 +112,10 @@ def compare(
     """
     run_file = prepare(config, changes, data_dir)
     from adelfl.cli.display import JobsDisplay
+    from adelfl.pools import run_all
     from adelfl.report.style import check_picture, save
     from adelfl.report.time_series import draw_comparison
-    from adelfl.runner import default_folder, jobs_of, parse_strategy, run_all
+    from adelfl.runner import default_folder, jobs_of, parse_strategy
 
     words = [word.strip() for word in strategies.split(",") if word.strip()]
     if not words:
@@ -127,7 +140,7 @@ def compare(
     with JobsDisplay(words) as display:
         for word in words:
             display.stage(word, seeds)
-        for job, result in run_all(jobs_to_do, jobs, display.row):
+        for job, result in run_all(jobs_to_do, jobs, display.row, on.value):
             if isinstance(result, AdelError):
                 errors[job] = result
                 continue

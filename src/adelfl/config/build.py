@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from adelfl.config.build_data import build_data as build_data
 from adelfl.config.build_data import load_data
+from adelfl.config.build_fleet import build_fleet
 from adelfl.config.run import ModelSection, RunFile, TrainingSection
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
@@ -37,6 +38,7 @@ def _build_experiment(config: RunFile) -> Experiment:
     from adelfl.runtime.codec import find_codec
     from adelfl.runtime.server_step import ServerStep
     from adelfl.simulation import Experiment
+    from adelfl.simulation.traced import TracedWorld
     from adelfl.simulation.world import World, misjudged
     from adelfl.strategies import find_strategy
     from adelfl.training.engines import LocalWork
@@ -45,7 +47,7 @@ def _build_experiment(config: RunFile) -> Experiment:
     dataset, partition = build_data(config)
     model, layers = _network(config, dataset)
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
-    fleet = config.fleet.build(config.device, seed, megabytes)
+    fleet, traces = build_fleet(config, len(partition), len(layers), megabytes)
     if t.cohort is not None and t.cohort > fleet.size:
         raise ConfigError(f"training.cohort: must be at most the fleet's {fleet.size} devices, not {t.cohort}")
     latency = _latency(config, model, layers, dataset)
@@ -89,7 +91,7 @@ def _build_experiment(config: RunFile) -> Experiment:
         oversample=t.oversample,
         codec=t.codec,
         server_step=ServerStep(server.pop("step"), **server),
-        world=World(
+        world=(TracedWorld if traces else World)(
             fleet,
             seed,
             budget,
@@ -98,13 +100,14 @@ def _build_experiment(config: RunFile) -> Experiment:
             drift=config.fleet.drift,
             throttled=config.fleet.throttled,
             churn=config.fleet.churn,
+            **traces,
         ),
     )
 
 
 def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
     """Return the latency model: the paper's, that of [latency], or a user's."""
-    from adelfl.latency import Exponential, Latency, Law, Trace
+    from adelfl.latency import Exponential, Latency, Law
     from adelfl.training.costs import layer_costs, layer_sizes
 
     section = config.latency
@@ -118,10 +121,10 @@ def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], datas
         import torch
 
         costs = layer_costs(model, layers, torch.from_numpy(dataset.x_train[:1])) if costs == "flops" else []
-    upload = Trace.from_csv(section.trace) if section.trace else Law(section.upload_law, section.upload_spread)
     law = Law(section.law, section.spread, tuple(section.samples))
+    upload = Law(section.upload_law, section.upload_spread)
     shares = tuple(layer_sizes(model, layers)) if section.upload_by_layers else ()
-    plain = law.name == "exponential" and isinstance(upload, Law) and upload.name == "constant"
+    plain = law.name == "exponential" and upload.name == "constant"
     if plain and not costs and not section.forward and not shares:
         return Exponential()
     return Latency(law, tuple(costs), section.forward, upload, shares)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from adelfl.config.build_fleet import given_fleet
 from adelfl.config.run import DataSection, RunFile
-from adelfl.data import Dataset, Partition, dirichlet, iid, load_dataset, split_validation
+from adelfl.data import Dataset, Partition, by_user, dirichlet, iid, load_dataset, read_users, split_validation
 from adelfl.data.arrays import Ints
 from adelfl.errors import ConfigError
 from adelfl.plugins import call_factory, users_code
@@ -18,34 +19,42 @@ _VALIDATION_SEED = 0  # one split for all seeds, so that tuning and reported run
 def build_data(config: RunFile) -> tuple[Dataset, Partition]:
     """Return the data set and the partition of its training samples."""
     d, seed = config.data, config.training.seed
-    # The number of devices does not depend on the size of an update.
-    devices = config.fleet.build(config.device, seed, update_megabytes=1.0).size
-    given = _given_partition(d, devices)
-    if given is None:
+    if d.partition_file is None and d.partition in ("iid", "dirichlet"):
+        given = given_fleet(config)
+        devices = config.fleet.devices if given is None else given.size
         dataset = load_data(d, d.validation)
         partition = _partition(d, dataset, devices, config.training.batch, seed)
     else:
-        dataset, partition = given
+        dataset, partition = _given_partition(config)
     return _fewer_tests(dataset, d.test_samples, seed), partition
 
 
 def load_data(section: DataSection, validation: float = 0.0) -> Dataset:
     """Return the data set, with a share of its training samples in place of its test samples if ``validation``."""
-    return _dataset(section.name, section.data_dir, section.factory, validation)
+    others = {"partition", "partition_file", "alpha", "validation", "test_samples"}
+    return _dataset(section.model_dump_json(exclude=others), validation)
 
 
 @lru_cache(maxsize=2)
-def _dataset(name: str, data_dir: str | None, factory: str | None, validation: float = 0.0) -> Dataset:
+def _dataset(section: str, validation: float = 0.0) -> Dataset:
     if validation:
-        whole = _dataset(name, data_dir, factory)
+        whole = _dataset(section)
         return _held_out(whole, *split_validation(whole.y_train, validation, _VALIDATION_SEED))
-    if factory is None:
-        return load_dataset(name, data_dir=data_dir)
-    dataset = call_factory("data.factory", factory)
+    d = DataSection.model_validate_json(section)
+    if d.factory is None and d.file is not None:
+        if d.user_column is None or d.label_column is None:
+            raise ConfigError("data.file: needs data.user_column and data.label_column, the names of two columns")
+        columns = (d.user_column, d.label_column)
+        return read_users(
+            d.file, *columns, skip=d.skip_columns, split=d.split, test_share=d.test_share, seed=d.split_seed
+        )
+    if d.factory is None:
+        return load_dataset(d.name, data_dir=d.data_dir)
+    dataset = call_factory("data.factory", d.factory)
     if not isinstance(dataset, Dataset):
         raise ConfigError(
-            f"data.factory: {factory} must return an adelfl.data.Dataset, not {type(dataset).__name__}; "
-            "Dataset.from_arrays and Dataset.from_torch make one"
+            f"data.factory: {d.factory} must return an adelfl.data.Dataset, not {type(dataset).__name__}; "
+            "Dataset.from_arrays, Dataset.from_torch and adelfl.data.users_dataset make one"
         )
     return dataset
 
@@ -53,7 +62,8 @@ def _dataset(name: str, data_dir: str | None, factory: str | None, validation: f
 def _held_out(whole: Dataset, kept: Ints, held_out: Ints) -> Dataset:
     """Return the data set with some of its training samples in place of its test samples."""
     x, y = whole.x_train, whole.y_train
-    return replace(whole, x_train=x[kept], y_train=y[kept], x_test=x[held_out], y_test=y[held_out])
+    users = None if whole.users is None else whole.users[kept]
+    return replace(whole, x_train=x[kept], y_train=y[kept], x_test=x[held_out], y_test=y[held_out], users=users)
 
 
 def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
@@ -64,16 +74,18 @@ def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
     return replace(dataset, x_test=dataset.x_test[chosen], y_test=dataset.y_test[chosen])
 
 
-def _given_partition(section: DataSection, devices: int) -> tuple[Dataset, Partition] | None:
-    """Return the data set and a user's partition, from a file or an import path; None if there is none.
+def _given_partition(config: RunFile) -> tuple[Dataset, Partition]:
+    """Return the data set and its partition by users, by a user's function, or from a file.
 
     It is a partition of the whole training set, from which ``data.validation`` removes samples (each device keeps one),
     or a file of ``adelfl partition --save``, which is a partition of the remaining samples.
     """
-    if section.partition_file is None and section.partition_path is None:
-        return None
+    section, given = config.data, given_fleet(config)
     whole = load_data(section)
     partition = _users_partition(section, whole)
+    devices = config.fleet.devices if given is None else given.size
+    if given is None and section.partition == "users":
+        devices = len(partition)
     key = "data.partition_file" if section.partition_file is not None else "data.partition"
     source, n = section.partition_file or section.partition, len(partition)
     dealt = f"{key}: {source} deals {partition.samples} samples to {n} devices"
@@ -96,6 +108,10 @@ def _given_partition(section: DataSection, devices: int) -> tuple[Dataset, Parti
 def _users_partition(section: DataSection, whole: Dataset) -> Partition:
     if section.partition_file is not None:
         return Partition.load(section.partition_file)
+    if section.partition == "users":
+        if whole.users is None:
+            raise ConfigError(f'data.partition: {whole.name} has no users; use data.file, or "iid" or "dirichlet"')
+        return by_user(whole.users)
     made = call_factory("data.partition", section.partition, whole)
     if isinstance(made, Partition):
         return made

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from adelfl.config.idle import FLEET_KEYS, refuse_idle
+from adelfl.config.idle import refuse_idle
 from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
@@ -23,19 +23,24 @@ from adelfl.config.sections import (
     Rounds,
     Section,
     first_mistake,
-    listed_fleet,
     parse_toml,
-    read_fleet,
     read_toml,
 )
+from adelfl.data.tables import Split
 from adelfl.errors import ConfigError
-from adelfl.fleet import MAX_DEVICES, Fleet
+from adelfl.fleet import MAX_DEVICES
 from adelfl.latency import LawName
 from adelfl.planner.problem import MAX_BATCH, MAX_BUDGET, MIN_RUN_BUDGET
 from adelfl.plugins import import_object
 from adelfl.records.summary import MAX_EVALUATIONS
 from adelfl.runtime.codec import find_codec
 from adelfl.runtime.server_step import ServerStepName
+
+_PATHS = (
+    *(("data", "data_dir"), ("data", "file"), ("data", "partition_file"), ("fleet", "file")),
+    *(("fleet", "speeds"), ("fleet", "bandwidth"), ("fleet", "availability")),
+)
+"""Keys that name files and folders."""
 
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
 
@@ -46,6 +51,13 @@ class DataSection(Section):
     name: str = "digits"
     data_dir: str | None = None
     factory: str | None = None
+    file: str | None = None
+    user_column: str | None = None
+    label_column: str | None = None
+    skip_columns: list[str] = Field(default_factory=list)
+    split: Split = "within"
+    test_share: float = Field(default=0.2, gt=0, lt=1)
+    split_seed: int = Field(default=0, ge=0)
     partition: str = "iid"
     alpha: Positive = 0.5
     partition_file: str | None = None
@@ -55,16 +67,28 @@ class DataSection(Section):
     @field_validator("partition")
     @classmethod
     def _known_or_path(cls, value: str) -> str:
-        if value not in ("iid", "dirichlet") and ":" not in value:
+        if value not in ("iid", "dirichlet", "users") and ":" not in value:
             raise PydanticCustomError(
-                "partition", "must be 'iid', 'dirichlet' or an import path package.module:function"
+                "partition", "must be 'iid', 'dirichlet', 'users' or an import path package.module:function"
             )
         return value
+
+    @model_validator(mode="after")
+    def _each_user_is_a_device(self) -> DataSection:
+        """Partition a file by its users unless another partition is given."""
+        if self.file is not None and "partition" not in self.model_fields_set:
+            self.partition = "users"
+        return self
 
     @property
     def partition_path(self) -> str | None:
         """Import path of a user's partition, or None."""
         return self.partition if ":" in self.partition and self.partition_file is None else None
+
+    @property
+    def title(self) -> str:
+        """Name of the data set, for folders."""
+        return self.factory or (self.name if self.file is None else Path(self.file).stem)
 
 
 class ModelSection(Section):
@@ -82,7 +106,7 @@ class ModelSection(Section):
 class FleetSection(Section):
     """[fleet]."""
 
-    kind: Literal["lognormal", "uniform", "two-class", "phones", "listed"] = "lognormal"
+    kind: Literal["lognormal", "uniform", "two-class", "phones", "traces"] = "lognormal"
     devices: int = Field(default=30, ge=2, le=MAX_DEVICES)
     compute: Positive = 16.0
     sigma: LogDeviation = 0.5
@@ -93,6 +117,12 @@ class FleetSection(Section):
     slow: Positive = 4.0
     slow_share: float = Field(default=0.2, ge=0, le=1, allow_inf_nan=False)
     file: str | None = None
+    speeds: str | None = None
+    network: str | None = None
+    bandwidth: str | None = None
+    availability: str | None = None
+    start_hour: NotNegative | None = None
+    speedup: Positive = 1.0
     latency: str | None = None
     dropout: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
     drift: NotNegative = 0.0
@@ -100,23 +130,6 @@ class FleetSection(Section):
     churn: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)
     misjudged: Positive = 1.0
     misjudged_each: Positive = 1.0
-
-    def build(self, listed: list[DeviceEntry], seed: int, update_megabytes: float) -> Fleet:
-        """Return the fleet; ``listed`` are the [[device]] entries."""
-        if listed or self.kind == "listed":
-            return listed_fleet(listed)
-        if self.file is not None:
-            return read_fleet(Path(self.file))
-        if self.kind == "phones":
-            return Fleet.phones(self.devices, compute=self.compute, update_megabytes=update_megabytes, seed=seed)
-        if self.kind == "uniform" and self.high <= self.low:
-            raise ConfigError(f"fleet.high: must exceed fleet.low = {self.low:g}, not {self.high:g}")
-        chosen: dict[str, Any] = {key: getattr(self, key) for key in FLEET_KEYS[self.kind]}
-        if self.kind == "uniform":
-            return Fleet.uniform(self.devices, **chosen, seed=seed)
-        if self.kind == "two-class":
-            return Fleet.two_class(self.devices, fast=chosen.pop("compute"), **chosen, seed=seed)
-        return Fleet.lognormal(self.devices, **chosen, seed=seed)
 
 
 class LatencySection(Section):
@@ -130,7 +143,6 @@ class LatencySection(Section):
     upload_law: Literal["exponential", "constant", "shifted", "gamma", "lognormal"] = "constant"
     upload_spread: Positive = 0.5
     upload_by_layers: bool = False
-    trace: str | None = None
     known: bool = True
 
 
@@ -162,6 +174,7 @@ class TrainingSection(Section):
 
 
 _RATES = {
+    "a table": {"mlp": 0.3},
     "digits": {"mlp": 0.3, "cnn": 0.3, "resnet18": 0.1, "transformer": 0.3},
     "mnist": {"mlp": 0.1, "cnn": 0.2, "resnet18": 0.1, "transformer": 0.3},
     "cifar10": {"mlp": 0.1, "cnn": 0.3, "vgg11": 0.05, "vgg13": 0.05, "resnet18": 0.3, "transformer": 0.3},
@@ -225,7 +238,8 @@ class RunFile(Section):
     def _with_rate_and_rounds(self) -> RunFile:
         """Choose the learning rate "auto", and rounds that are not given, by data set and model."""
         own = self.data.factory is not None or self.model.factory is not None
-        data, model = ("", "") if own else (self.data.name, self.model.name)
+        name = self.data.name if self.data.file is None else "a table"
+        data, model = ("", "") if own else (name, self.model.name)
         if self.learning_rate.initial == "auto":
             rate = _RATES.get(data, {}).get(model, _USUAL_RATE)
             self.learning_rate = self.learning_rate.model_copy(update={"initial": rate})
@@ -237,7 +251,7 @@ class RunFile(Section):
         """Return the SHA-256 of the files and modules that this configuration names."""
         from adelfl.strategies import code_of
 
-        files = [self.fleet.file, self.data.partition_file, self.latency.trace]
+        files = [getattr(getattr(self, section), key) for section, key in _PATHS if key != "data_dir"]
         own = (self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency)
         paths = [*own, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
@@ -300,7 +314,7 @@ def _keys(changes: Sequence[str]) -> list[str]:
 
 def _make_absolute(values: dict[str, Any]) -> None:
     """Make relative paths independent of the working directory."""
-    for section, key in (("data", "data_dir"), ("data", "partition_file"), ("fleet", "file"), ("latency", "trace")):
+    for section, key in _PATHS:
         inner = values.get(section)
         if isinstance(inner, dict) and isinstance(inner.get(key), str):
             inner[key] = str(Path(inner[key]).absolute())

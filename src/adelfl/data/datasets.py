@@ -46,6 +46,8 @@ class Dataset:
     classes: int
     class_names: tuple[str, ...] = ()
     """Name of each label, or empty."""
+    users: Ints | None = field(default=None, repr=False)
+    """User of each training sample, numbered from 0, if the samples have users."""
 
     def __post_init__(self) -> None:
         if self.classes < 2:
@@ -71,6 +73,8 @@ class Dataset:
             if y.min() < 0 or y.max() >= self.classes:
                 wrong = y.min() if y.min() < 0 else y.max()
                 raise ConfigError(f"{self.name}: labels y_{split} must be 0 to {self.classes - 1}, not {wrong}")
+        if self.users is not None and self.users.shape != self.y_train.shape:
+            raise ConfigError(f"{self.name}: users must be one per training sample, not shape {self.users.shape}")
         if self.x_train.shape[1:] != self.x_test.shape[1:]:
             raise ConfigError(
                 f"{self.name}: training and test samples must have one shape, "

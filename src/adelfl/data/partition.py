@@ -153,6 +153,12 @@ class Partition:
         return cls(indices, offsets, samples)
 
 
+def by_user(users: ArrayLike) -> Partition:
+    """Give each user's samples to a device of their own; ``users`` numbers the user of each sample from 0."""
+    owner = as_labels("users", users)
+    return Partition(np.argsort(owner, kind="stable"), _offsets(np.bincount(owner)), owner.size)
+
+
 def iid(labels: ArrayLike, devices: int, seed: int, *, min_size: int = 1) -> Partition:
     """Distribute the samples at random, in equal parts (up to one sample).
 

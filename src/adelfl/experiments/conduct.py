@@ -17,40 +17,32 @@ import numpy as np
 from adelfl.errors import AdelError
 from adelfl.experiments.outcome import CHANCE, CURVE, Outcome, Run, Trial
 from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
+from adelfl.pools import Where, run_all
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 from adelfl.report.comparison import Contender
-from adelfl.runner import Job, file_name, parse_strategy, run_all
+from adelfl.runner import Job, file_name, parse_strategy
 
 _MOMENTS = {"at_25": 0.25, "at_50": 0.5, "at_60": 0.6, "at_75": 0.75, "at_100": 1.0}
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a study is carried out.
-
-    Attributes
-    ----------
-    folder : Path
-        Where its runs are.
-    seeds : int or None
-        How many seeds; None for as many as the study says.
-    first_seed : int
-        The first of them.
-    workers : int
-        Runs at a time.
-    more : tuple of str
-        Changes to every setting, such as ``engine.device=cuda``.
-    earlier : Outcome or None
-        Results that are not computed again.
-    """
+    """How a study is carried out."""
 
     folder: Path
+    """Where its runs are."""
     seeds: int | None = None
+    """Number of seeds; None for as many as the study says."""
     first_seed: int = 0
     workers: int = 1
+    """Runs at a time."""
     more: tuple[str, ...] = ()
+    """Changes to every setting, such as ``engine.device=cuda``."""
     earlier: Outcome | None = field(default=None, repr=False)
+    """Results that are not computed again."""
+    on: Where = "here"
+    """Where the runs are computed."""
 
 
 class Watch(Protocol):
@@ -67,23 +59,7 @@ class Watch(Protocol):
 
 
 def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], object] | None = None) -> Outcome:
-    """Run what has not been run yet, and return the results.
-
-    Parameters
-    ----------
-    study : Study
-        What to do.
-    setup : Setup
-        How much of it, and where.
-    watch : Watch
-        Progress display.
-    keep : callable, optional
-        Called with the results so far after every run on test data.
-
-    Returns
-    -------
-    Outcome
-    """
+    """Run what has not been run yet, and return the results; ``keep`` gets those so far after every test run."""
     trials = _choose_rates(study, setup, watch)
     places = [
         (cell, word) for cell in study.cells for word in study.strategies_of(cell) if study.home(cell, word) is cell
@@ -204,7 +180,7 @@ def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> Iterator[tu
     for job in broken:
         watch.done(job, math.nan)
         yield job, math.nan
-    for job, result in run_all([job for job in jobs if job not in broken], setup.workers, watch.row):
+    for job, result in run_all([job for job in jobs if job not in broken], setup.workers, watch.row, setup.on):
         if not isinstance(result, AdelError):
             accuracy = math.nan if result.final_accuracy is None else result.final_accuracy
         elif RunRecord(job.folder).diverged:

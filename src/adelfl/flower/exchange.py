@@ -62,12 +62,6 @@ class Reply:
         return f"code {self.message.error.code}: {self.message.error.reason}"
 
 
-@dataclass(frozen=True)
-class _Sent:
-    node: int
-    at: float
-
-
 @dataclass(eq=False)
 class _Group:
     """Messages whose replies are pulled in one call."""
@@ -99,7 +93,7 @@ class Exchange:
         self.grid, self.clock = grid, clock
         self.patience = self.until = float("inf")
         self._threaded = isinstance(clock, RealClock)
-        self._open: dict[str, _Sent] = {}
+        self._open: dict[str, tuple[int, float]] = {}  # node and moment of each message without a reply
         self._groups: list[_Group] = []
         self._pulled: queue.Queue[tuple[_Group, list[Message] | Exception]] = queue.Queue()
         self._known: list[int] = []
@@ -108,9 +102,9 @@ class Exchange:
     def busy(self) -> set[int]:
         """Nodes that have not answered yet: another message would only queue up behind the first."""
         now, unanswered, last = self.clock.now(), Counter[int](), dict[int, float]()
-        for sent in self._open.values():
-            unanswered[sent.node] += 1
-            last[sent.node] = max(sent.at, last.get(sent.node, sent.at))
+        for node, at in self._open.values():
+            unanswered[node] += 1
+            last[node] = max(at, last.get(node, at))
         return {n for n, at in last.items() if now - at <= self.patience * 2.0 ** (unanswered[n] - 1)}
 
     def nodes(self) -> list[int]:
@@ -128,11 +122,10 @@ class Exchange:
         targets = [message.metadata.dst_node_id for message in messages]
         keys = self._bounded(lambda: list(self.grid.push_messages(messages)), until - at)
         # A key is missing where Flower refused the message.
-        sent = {key: _Sent(node, at) for key, node in zip(keys or [], targets, strict=False) if key}
-        self._open.update(sent)
-        names = list(sent)
-        self._groups += [_Group(names[i::_GROUPS]) for i in range(min(_GROUPS, len(names)))]
-        return {key: s.node for key, s in sent.items()}
+        sent = {key: node for key, node in zip(keys or [], targets, strict=False) if key}
+        self._open |= {key: (node, at) for key, node in sent.items()}
+        self._groups += [_Group(list(sent)[i::_GROUPS]) for i in range(min(_GROUPS, len(sent)))]
+        return sent
 
     def replies(self) -> list[Reply]:
         """Return the replies that have arrived since the last call, and start calls for more."""
@@ -159,9 +152,9 @@ class Exchange:
         now, replies = self.clock.now(), []
         for message in messages:
             key = message.metadata.reply_to_message_id
-            sent = self._open.pop(key, None)
-            if sent is not None:  # otherwise it answers no message of ours, or one that was answered before
-                replies.append(Reply(key, sent.node, now - sent.at, message))
+            if key in self._open:  # otherwise it answers no message of ours, or one that was answered before
+                node, at = self._open.pop(key)
+                replies.append(Reply(key, node, now - at, message))
         return replies
 
     def _failed(self, group: _Group, error: Exception) -> list[Reply]:
@@ -173,8 +166,8 @@ class Exchange:
             group.keys = []
             return []
         key = group.keys[0]
-        sent = self._open.pop(key)
-        return [Reply(key, sent.node, self.clock.now() - sent.at, None, f"{type(error).__name__}: {error}")]
+        node, at = self._open.pop(key)
+        return [Reply(key, node, self.clock.now() - at, None, f"{type(error).__name__}: {error}")]
 
     def _start(self, call: Callable[[], None]) -> None:
         if self._threaded:

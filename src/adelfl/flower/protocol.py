@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -71,18 +71,10 @@ class Task:
 
     def write(self) -> Values:
         """Return entries of a configuration record."""
-        return {
-            f"{PREFIX}round": self.round,
-            f"{PREFIX}batch": self.batch,
-            f"{PREFIX}iterations": self.iterations,
-            f"{PREFIX}rate": self.rate,
-            f"{PREFIX}seconds": self.seconds,
-            f"{PREFIX}layer-sizes": [len(layer) for layer in self.layers],
-            f"{PREFIX}layer-names": [name for layer in self.layers for name in layer],
-            f"{PREFIX}pace": [float(value) for value in self.pace],
-            f"{PREFIX}oversample": self.oversample,
-            f"{PREFIX}proximal": self.proximal,
-        }
+        entries = _entries(self)
+        del entries[f"{PREFIX}layers"]  # a record has no lists of lists
+        sizes, names = [len(layer) for layer in self.layers], [name for layer in self.layers for name in layer]
+        return entries | {f"{PREFIX}layer-sizes": sizes, f"{PREFIX}layer-names": names}
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Task:
@@ -136,18 +128,7 @@ class Report:
 
     def write(self) -> Values:
         """Return entries of a metrics record."""
-        return {
-            f"{PREFIX}round": self.round,
-            f"{PREFIX}done": self.done,
-            f"{PREFIX}setup": float(self.setup),
-            f"{PREFIX}compute": float(self.compute),
-            f"{PREFIX}aside": float(self.aside),
-            f"{PREFIX}total": float(self.total),
-            f"{PREFIX}times": [float(value) for value in self.times],
-            f"{PREFIX}samples": self.samples,
-            f"{PREFIX}rows": self.rows,
-            f"{PREFIX}pair": [float(value) for value in self.pair],
-        }
+        return _entries(self)
 
     @classmethod
     def read(cls, record: Mapping[str, Any], layers: int) -> Report:
@@ -182,6 +163,11 @@ class Report:
             return None
         pace = tuple(t / self.samples for t in self.times) if sum(self.times) <= round_trip else ()
         return Timing(self.setup, outside, pace, self.rows)
+
+
+def _entries(message: Task | Report) -> Values:
+    values = {f"{PREFIX}{field.name}": getattr(message, field.name) for field in fields(message)}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
 def _is_duration(value: object) -> bool:

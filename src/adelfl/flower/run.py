@@ -40,7 +40,6 @@ class FlowerRun(ModelHost):
     weights : dict of str to ndarray
         Initial model.
     record : Record
-        With run information, whether or not there is a folder.
     server_step : ServerStep
         Moves the weights by merged changes.
     train_metrics, evaluate : callable
@@ -67,7 +66,6 @@ class FlowerRun(ModelHost):
         super().__init__(server_step)
         self.strategy, self.backend, self.record = strategy, backend, record
         self.train_metrics, self.evaluate = train_metrics, evaluate
-        assert record.info is not None
         info, self.budget, self.L = record.info, record.info.budget, len(record.info.layers)
         self.done = 0 if record.checkpoint is None else record.checkpoint.round
         backend.roster = [int(node) for node in info.nodes or ()]
@@ -75,9 +73,7 @@ class FlowerRun(ModelHost):
         self.time_use = dict.fromkeys(("computing", "lag", "idle", "abandoned"), 0.0)
         self.result = Result()
         self._set(weights)
-        self.run = Run(
-            strategy, backend, self, record, budget=info.budget, layers=self.L, iterations=info.local_iterations
-        )
+        self.run = Run(strategy, backend, self, record)
 
     @property
     def clock(self) -> Clock:
@@ -160,7 +156,7 @@ class FlowerRun(ModelHost):
         return self.result
 
     def _begun(self) -> Any:  # noqa: ANN401 - an iterator of steps
-        if self.record.writer is None and self.record.info is not None:
+        if self.record.writer is None:
             self.record.info = replace(self.record.info, started=wall_seconds() - self.clock.now())
         return self.run.begin()
 
@@ -195,6 +191,7 @@ class FlowerRun(ModelHost):
             "deadline": min(float(arrivals[0].tasks.cutoff), self.budget - began),
             "length": step.time - began,
             "train_loss": _number(metrics, "train-loss"),
+            "devices": devices,
             "nodes": [str(self.backend.roster[u]) for u in devices],
             "abandoned": not merged,
             "rejected": dict(self.backend.rejected),

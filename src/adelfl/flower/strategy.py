@@ -10,6 +10,7 @@ import logging
 import math
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -21,22 +22,21 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from adelfl.clock import Clock, RealClock, wall_seconds
 from adelfl.errors import AdelError, ConfigError
-from adelfl.fleet import Fleet
 from adelfl.flower.backend import OnFlower
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.protocol import Task, is_statistic
 from adelfl.flower.replies import Aggregate, average_metrics
 from adelfl.flower.run import FlowerRun
-from adelfl.learning_rate import LearningRate, as_learning_rate
-from adelfl.planner import Constants, Problem
+from adelfl.learning_rate import ConstantRate, LearningRate, as_learning_rate
+from adelfl.planner import Constants
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import RunInfo
 from adelfl.runtime.run import Record
 from adelfl.runtime.server_step import ServerStep
 from adelfl.seeds import rng_for
-from adelfl.strategies import BUILT_IN, RoundStrategy, find_strategy
+from adelfl.strategies import BUILT_IN
 from adelfl.strategies import Strategy as Method
-from adelfl.strategies.deployment import Deployment
+from adelfl.strategies.deployed import deployed
 from adelfl.updates import Shape
 
 log = logging.getLogger("flwr")
@@ -46,7 +46,6 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 METHODS = tuple(name for name in BUILT_IN if name not in ("oracle", "heterofl", "scaffold"))
 """Built-in methods that can run on a deployment."""
 
-_MOST_NODES, _MOST_MERGES = 100_000, 1_000_000
 _CLOCK_ERROR = 2 * 3600.0
 """Flower refuses a reply whose wall clock is ahead by more than the message's time to live. So messages live longer
 than clocks are wrong, and a node is sent no second message before it has answered the first."""
@@ -246,10 +245,10 @@ class DeadlineStrategy(Strategy):
         layers = self.layers or group_by_module([name for name in weights if name not in statistics])
         shape = Shape.of(weights, layers)
         strategy = self._strategy(len(layers), rounds)
-        info = self._info(layers, strategy.rounds)
-        record = Record(None, info) if self.record is None else Record.open(self.record, info, self._check(info))
+        info = self._info(layers, num_rounds, strategy.rounds)
+        record = Record(None, info) if self.record is None else Record.open(self.record, info, partial(_check, info))
         with record:
-            began = None if record.writer is None or record.info is None else record.info.started
+            began = None if record.writer is None else record.info.started
             clock = self._clock or RealClock(0.0 if began is None else max(0.0, wall_seconds() - began))
             config = train_config or ConfigRecord()
 
@@ -283,27 +282,9 @@ class DeadlineStrategy(Strategy):
             return self._run.go(self.min_available_nodes, rounds)
 
     def _strategy(self, layers: int, rounds: int | None) -> Method:
-        """Make the method: a synchronous one that plans for the nodes as they turn out, or an asynchronous one."""
-        kind = find_strategy(self.method)
-        if kind.simulated_only:
-            raise ConfigError(f"method {self.method!r} runs in the simulator only: {kind.simulated_only}")
-        if not issubclass(kind, RoundStrategy):
-            fleet = Fleet.of(1.0, 0.0, _MOST_NODES)  # its speeds are not used
-            if self.local_iterations == "auto":
-                raise ConfigError(f'method {self.method!r} needs a number of local_iterations, not "auto"')
-            problem = Problem(
-                fleet, layers, rounds or _MOST_MERGES, self.budget, self.learning_rate,
-                batch=self.batch, local_iterations=self.local_iterations,
-            )  # fmt: skip
-            return kind(problem, **self.plan_options)
-
-        def make(problem: Problem) -> RoundStrategy:
-            method = kind(problem, **self.plan_options)
-            assert isinstance(method, RoundStrategy)
-            return method
-
-        return Deployment(
-            make,
+        return deployed(
+            self.method,
+            self.plan_options,
             layers=layers,
             rounds=rounds,
             budget=self.budget,
@@ -319,28 +300,12 @@ class DeadlineStrategy(Strategy):
             tell=lambda sentence: log.info("%s", sentence),
         )
 
-    def _check(self, now: RunInfo) -> Callable[[RunRecord], None]:
-        """Return a check of an old record: it must be of the same run, and that must not have ended."""
-
-        def check(old: RunRecord) -> None:
-            if old.result is not None:
-                raise ConfigError(f"{old.folder}: this run has ended; choose another folder")
-            for key in ("budget", "rounds", "strategy"):
-                then, given = getattr(old.info, key), getattr(now, key)
-                if then != given:
-                    raise ConfigError(f"{old.folder}: this run was begun with {key} = {then}, not {given}")
-
-        return check
-
-    def _info(self, layers: list[list[str]], rounds: int) -> RunInfo:
-        config = {
-            key: value if isinstance(value, int | float | str) else repr(value)
-            for key, value in vars(self).items()
-            if not key.startswith("_") and key not in ("layers", "record")
-        }
-        options = {key: repr(value) for key, value in self.plan_options.items()}
+    def _info(self, layers: list[list[str]], num_rounds: int | str, rounds: int) -> RunInfo:
+        hidden = ("layers", "record", "plan_options")
+        config = {k: _recorded(v) for k, v in vars(self).items() if not k.startswith("_") and k not in hidden}
+        options = {key: _recorded(value) for key, value in self.plan_options.items()}
         return RunInfo(
-            config={"flower": config | {"options": options}},
+            config={"flower": config | {"num_rounds": num_rounds, "options": options}},
             seed=self.seed,
             strategy=self.method,
             label=self.method,
@@ -384,6 +349,23 @@ class DeadlineStrategy(Strategy):
     def _addressed(self, content: RecordDict, node: int, kind: str, number: int) -> Message:
         lives = _CLOCK_ERROR + self.budget
         return Message(content, dst_node_id=node, message_type=kind, ttl=lives, group_id=str(number))
+
+
+def _recorded(value: object) -> object:
+    """Return a setting as run.json holds it: a number or a text, of other things their representation."""
+    if isinstance(value, ConstantRate):
+        return value.initial
+    return value if value is None or isinstance(value, int | float | str) else repr(value)
+
+
+def _check(now: RunInfo, old: RunRecord) -> None:
+    """Refuse an old record of another run, or of one that has ended."""
+    if old.result is not None:
+        raise ConfigError(f"{old.folder}: this run has ended; choose another folder")
+    for key in ("budget", "rounds", "strategy"):
+        then, given = getattr(old.info, key), getattr(now, key)
+        if then != given:
+            raise ConfigError(f"{old.folder}: this run was begun with {key} = {then}, not {given}")
 
 
 def group_by_module(names: Sequence[str]) -> list[list[str]]:

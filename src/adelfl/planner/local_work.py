@@ -29,10 +29,11 @@ from adelfl.planner.problem import MAX_LOCAL_ITERATIONS, MAX_ROUNDS, Problem
 Floats = NDArray[np.float64]
 
 _HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/beyond.md)
-_LEAST = 4.0  # batches of S that a step of all devices takes at least
 _FASTEST = 4.0  # times the median device's steps: the most that any device does
 SPARE = 1.13
 """Mean layers that a step is given, over L."""
+LEAST_BATCHES = 4.0
+"""Batches of S samples that a step of all devices together takes at least."""
 
 
 def half_worth(problem: Problem) -> float:
@@ -76,7 +77,7 @@ def _best_rounds(problem: Problem, steps: int | None) -> int:
     R = np.unique(np.geomspace(1, MAX_ROUNDS, 400).astype(np.int64))
     E = _steps(problem, problem.budget / R)
     n = problem.fleet.count * (1.0 if problem.cohort is None else problem.cohort / problem.devices)
-    least = min(_LEAST, 0.5 * float(n.sum()))
+    least = min(LEAST_BATCHES, 0.5 * float(n.sum()))
     enough = np.minimum(E, 1.0) @ n >= least
     if not enough.any():
         raise InfeasibleBudgetError(

@@ -6,7 +6,7 @@ it reads and raises ValueError. Keys that this version does not know are kept in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Self
@@ -88,11 +88,16 @@ class _Json:
     def _check(self) -> None:
         """Raise ValueError if values contradict each other."""
 
-    def _to_json(self, names: Sequence[str], nulls: Sequence[str]) -> dict[str, Any]:
-        """Return the named fields in order, without those that are None unless they are among ``nulls``."""
+    def to_json(self) -> dict[str, Any]:
+        """Return values that JSON can hold, in the order of the fields, without those that are None."""
+        names, nulls = self._written()
         values = {name: value for name in names if (value := getattr(self, name)) is not None or name in nulls}
         extra = getattr(self, _EXTRA)
         return {**values, **extra} if extra else values
+
+    def _written(self) -> tuple[Iterable[str], Sequence[str]]:
+        """Return the fields to write, and those of them that are written even if they are None."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +160,8 @@ class Row(_Json):
         """Seconds that the round took; None in row 0."""
         return self.deadline if self.length is None else self.length
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the line of rounds.jsonl, as a dict."""
-        names = _INITIAL if self.deadline is None else _SIMULATED if self.nodes is None else _FLOWER
-        return self._to_json(names, _EVALUATED)
+    def _written(self) -> tuple[Iterable[str], Sequence[str]]:
+        return _INITIAL if self.deadline is None else _SIMULATED if self.nodes is None else _FLOWER, _EVALUATED
 
     def _check(self) -> None:
         for name in ("batch", "devices", "nodes"):
@@ -169,7 +172,7 @@ class Row(_Json):
 
 _EVALUATED = ("loss", "accuracy", "train_loss")
 _INITIAL = ("round", "time", "loss", "accuracy")
-_FLOWER = tuple(f.name for f in fields(Row) if f.name != _EXTRA)
+_FLOWER = tuple(_fields(Row))
 _SIMULATED = _FLOWER[: _FLOWER.index("nodes")]
 
 
@@ -279,10 +282,8 @@ class RunInfo(_Json):
         """T_max / R, seconds."""
         return self.budget / self.rounds
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what run.json holds."""
-        names = [f.name for f in fields(self) if f.name != _EXTRA and (f.name != "clock" or self.clock == "real")]
-        return self._to_json(names, ("schedule",))
+    def _written(self) -> tuple[Iterable[str], Sequence[str]]:
+        return [name for name in _fields(RunInfo) if name != "clock" or self.clock == "real"], ("schedule",)
 
     def _check(self) -> None:
         if not (self.budget > 0 and self.rounds > 0 and self.devices > 0 and self.layers):
@@ -331,9 +332,8 @@ class RunResult(_Json):
     time_use: Mapping[str, float] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what result.json holds."""
-        return self._to_json([f.name for f in fields(self) if f.name != _EXTRA], ("final_accuracy",))
+    def _written(self) -> tuple[Iterable[str], Sequence[str]]:
+        return _fields(RunResult), ("final_accuracy",)
 
 
 def read_failure(data: object) -> dict[str, str]:

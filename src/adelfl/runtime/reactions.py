@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -83,33 +83,21 @@ def of_devices(tasks: Tasks, devices: Ints) -> Tasks:
 
 
 def _described(event: Event) -> dict[str, Any]:
-    match event:
-        case Arrivals():
-            return {
-                "kind": "arrivals",
-                "number": event.number,
-                "version": event.version,
-                "began": event.began,
-                "devices": event.tasks.devices.tolist(),
-                "z": event.z.tolist(),
-                "seconds": _numbers(event.seconds),
-                "upload": _numbers(event.upload),
-                "timings": [None if t is None else list(astuple(t)) for t in event.timings],
-            }
-        case Late():
-            values = {key: getattr(event, key) for key in ("device", "batch", "z", "seconds")}
-            return {"kind": "late", **values, "timing": list(astuple(event.timing))}
-        case Joined():
-            return {"kind": "joined", "devices": event.devices.tolist()}
-        case Started():
-            return {"kind": "started"}
-        case Merged():
-            return {"kind": "merged"}
-    return {"kind": "timer"}
+    if isinstance(event, Merged):
+        return {"kind": "merged"}
+    values = {"kind": type(event).__name__.lower()} | {f.name: getattr(event, f.name) for f in fields(event)}
+    if isinstance(event, Arrivals):
+        values["devices"] = values.pop("tasks").devices
+    return {key: _plain(value) for key, value in values.items()}
 
 
-def _numbers(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float | None]:
-    return [None if math.isnan(v) else v for v in values.tolist()]
+def _plain(value: Any) -> Any:  # noqa: ANN401 - fields of events
+    """Return a value fit for JSON; null stands for NaN."""
+    if isinstance(value, np.ndarray):
+        return [None if math.isnan(number) else number for number in value.tolist()]
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    return list(astuple(value)) if isinstance(value, Timing) else value
 
 
 def _floats(values: Sequence[float | None]) -> np.ndarray[Any, np.dtype[np.float64]]:

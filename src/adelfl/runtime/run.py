@@ -46,8 +46,8 @@ class Record:
     ----------
     folder : Path or None
         Where the run is recorded.
-    info : RunInfo or None
-        What run.json holds; of a run that is continued, what it held.
+    info : RunInfo
+        What run.json holds.
     result : RunResult or None
         The result of a finished run.
     checkpoint : Checkpoint or None
@@ -58,8 +58,8 @@ class Record:
         What ended the run, if it was no AdelError.
     """
 
-    folder: Path | None = None
-    info: RunInfo | None = None
+    folder: Path | None
+    info: RunInfo
     result: RunResult | None = None
     checkpoint: Checkpoint | None = None
     rows: list[Row] = field(default_factory=list)
@@ -96,14 +96,8 @@ class Record:
 
     def begin(self) -> None:
         """Make the folder of a new run."""
-        if self.folder is not None and self.info is not None and self.writer is None:
+        if self.folder is not None and self.writer is None:
             self.writer = RunWriter.create(self.folder, self.info)
-
-    def note(self, info: RunInfo) -> None:
-        """Replace run.json."""
-        self.info = info
-        if self.writer is not None:
-            self.writer.describe(info)
 
     def __enter__(self) -> Record:
         return self
@@ -207,12 +201,7 @@ class Run:
     host : ModelHost
         The model.
     record : Record
-    budget : float
-        T_max.
-    layers, iterations : int
-        Layers of the model, and local steps in a round; a device that finishes everything has their product as depth.
-    devices : int, optional
-        How many there are; a row of all of them does not list them.
+        With run information, whether or not there is a folder.
     report : callable, optional
         Is given every row.
     """
@@ -223,19 +212,14 @@ class Run:
         backend: Backend,
         host: ModelHost,
         record: Record,
-        *,
-        budget: float,
-        layers: int,
-        iterations: int,
-        devices: int | None = None,
         report: Callable[[Row], None] | None = None,
     ) -> None:
-        self.host, self.record, self.report, self.backend = host, record, report, backend
-        self.everyone = None if devices is None else list(range(devices))
-        log = self._log if record.info is not None and record.info.clock == "real" else None
-        self.loop = Loop(strategy, backend, budget, log)
-        self.summary = Summary(budget, layers * iterations)
-        self.backward = np.arange(layers, 0, -1)  # layers to finish before each is delivered
+        self.backend, self.host, self.record, self.report = backend, host, record, report
+        info = record.info
+        self.everyone = list(range(info.devices))
+        self.loop = Loop(strategy, backend, info.budget, self._log if info.clock == "real" else None)
+        self.summary = Summary(info.budget, info.steps)
+        self.backward = np.arange(len(info.layers), 0, -1)  # layers to finish before each is delivered
         self.began = self.saved = monotonic()
         for row in record.rows:
             self.summary.add(row)
@@ -327,8 +311,11 @@ class Run:
         self.began = now
 
     def _describe(self) -> None:
-        if self.record.info is not None and (new := self.host.described(self.record.info)) is not self.record.info:
-            self.record.note(new)
+        new = self.host.described(self.record.info)
+        if new is not self.record.info:
+            self.record.info = new
+            if self.record.writer is not None:
+                self.record.writer.describe(new)
 
     def _log(self, reaction: Reaction) -> None:
         if self.record.writer is not None:

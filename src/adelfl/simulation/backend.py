@@ -21,7 +21,7 @@ from adelfl.data.partition import Partition
 from adelfl.errors import AdelError, ConfigError
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.codec import Uploads
-from adelfl.simulation.draws import draw_chunks, draw_cohort, draw_rows, draw_work, fitted
+from adelfl.simulation.draws import draw_available, draw_chunks, draw_cohort, draw_rows, draw_work, fitted
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
 from adelfl.strategies.rounds import Progress
@@ -90,6 +90,7 @@ class Simulated(Backend):
         self._now = 0.0
         self._heap: list[tuple[float, int, Arrivals]] = []
         self._order, self._numbers = count(), count()
+        self._held = partition.sizes
         self._everyone = np.arange(len(partition))
         self._everyone.flags.writeable = False
         self._draws_masks = draws_numbers(learner.model, learner.samples.x[:2])
@@ -100,9 +101,13 @@ class Simulated(Backend):
         return self._now
 
     def cohort(self, k: int, size: int | None) -> Ints:
-        """Return all devices, or a random choice in ascending order."""
+        """Return all devices, or a random choice, of those that are available first, in ascending order."""
         N = self._everyone.size
-        return self._everyone if size in (None, N) else draw_cohort(N, size, self.seed, k)
+        if size is None or size == N:
+            return self._everyone
+        if self.world.available(self._everyone[:0], self._now) is None:
+            return draw_cohort(N, size, self.seed, k)
+        return draw_available(self.world, N, size, self._now, k)
 
     def dispatch(self, tasks: Tasks, version: int) -> None:
         """Draw how far each device will come, and when that will be known."""
@@ -145,7 +150,7 @@ class Simulated(Backend):
         """Cut batches to what each device holds, unless they may repeat samples; refuse what cannot be drawn."""
         batch = tasks.batch
         if not self.oversample:
-            batch = np.minimum(batch, self.partition.sizes[tasks.devices]).astype(np.int64)
+            batch = np.minimum(batch, self._held[tasks.devices]).astype(np.int64)
             if not np.array_equal(batch, tasks.batch):
                 tasks = replace(tasks, batch=batch)
         most = int(batch.max(initial=0))

@@ -29,6 +29,21 @@ def draw_cohort(devices: int, cohort: int | None, seed: int, k: int) -> Ints:
     return np.sort(rng_for(seed, "cohort", k).choice(devices, cohort, replace=False, shuffle=False))
 
 
+def draw_available(world: World, devices: int, cohort: int, now: float, k: int) -> Ints:
+    """Return the devices of the k-th cohort: a random choice of those that are available, and others if they are few.
+
+    It looks at some devices at random, and at more of them as long as too few are available.
+    """
+    looked = min(devices, 4 * cohort)
+    while True:
+        some = rng_for(world.seed, "cohort", k).choice(devices, looked, replace=False)
+        available = world.available(some, now)
+        assert available is not None
+        if looked == devices or np.count_nonzero(available) >= cohort:
+            return np.sort(some[np.argsort(~available, kind="stable")][:cohort])
+        looked = min(devices, 4 * looked)
+
+
 @dataclass(frozen=True, eq=False)
 class Work:
     """What devices will have done of some tasks.
@@ -56,8 +71,8 @@ class Work:
 def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) -> Work:
     """Draw how far each device comes by the cutoff, and when that is known.
 
-    A device that drops out sends nothing, which is not known beforehand. With no cutoff, that is noticed, and it is not
-    waited for.
+    A device that drops out, or is not available when it begins or when it is done, sends nothing, which is not known
+    beforehand. With no cutoff, that is noticed, and it is not waited for.
     """
     L, T, devices = layers, tasks.cutoff, tasks.devices
     total = L * tasks.each_steps
@@ -76,20 +91,23 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     finished = np.cumsum(times, axis=1)
     computed = finished[np.arange(devices.size), total - 1]
     upload = upload_times_of(latency, rng, world.upload[devices] * scale, L, when)
-    whole = upload if upload.ndim == 1 else upload[:, -1]
+    # Of what is finished by then, the upload takes as long as it is large.
+    amounts = upload[:, None] if upload.ndim == 1 else upload[:, np.minimum(np.arange(most), L - 1)]
+    sending = world.sending(devices, now + finished, amounts)
+    whole = sending[np.arange(devices.size), np.minimum(total, sending.shape[1]) - 1]
     ends = computed + whole
+    if (available := world.available(devices, now + np.minimum(ends, T))) is not None:
+        takes_part &= available
     if tasks.enough is not None and np.count_nonzero(takes_part) >= tasks.enough:
         T = min(T, float(np.sort(ends[takes_part])[tasks.enough - 1]))
     if np.isinf(T):
         length = float(np.where(takes_part, ends, 0.0).max())
         return Work(takes_part * total, length, ends, computed, whole)
-    # Of what is finished by then, the upload takes as long as it is large.
-    sending = upload[:, None] if upload.ndim == 1 else upload[:, np.minimum(np.arange(most), L - 1)]
     z = np.where(takes_part, np.minimum((finished <= T - sending).sum(axis=1), total), 0)
     if tasks.enough is not None:  # T is the end of a device, up to rounding
         z = np.where(takes_part & (ends <= T), total, z)
     through = z >= total
-    sent = np.take_along_axis(sending, np.maximum(z - 1, 0)[:, None], axis=1)[:, 0] if upload.ndim == 2 else upload
+    sent = np.take_along_axis(sending, np.maximum(z - 1, 0)[:, None], axis=1)[:, 0] if sending.shape[1] > 1 else whole
     seconds = np.where(z > 0, np.where(through, computed, T - sent), np.nan)
     early = tasks.early and asked.any() and through[asked].all()
     length = float(ends[asked].max()) if early else T
@@ -111,7 +129,9 @@ def draw_chunks(world: World, tasks: Tasks, chunk: int, number: int, now: float,
     most = max(1, min(int(pieces.max(initial=1)), likely))
     ends = np.cumsum(layer_times_of(latency, rng, mean, most * layers, layers, when), axis=1)[:, layers - 1 :: layers]
     upload = upload_times_of(latency, rng, world.upload[devices], layers, when)
-    whole = upload if upload.ndim == 1 else upload[:, -1]
+    whole = world.lead(devices, now + T, upload if upload.ndim == 1 else upload[:, -1])
+    if (available := world.available(devices, now + T)) is not None:
+        takes_part &= available
     done = np.where(takes_part, np.minimum((ends <= (T - whole)[:, None]).sum(axis=1), pieces), 0)
     some = done > 0
     work = Work(
@@ -131,7 +151,7 @@ def fitted(world: World, tasks: Tasks, number: int, now: float, layers: int) -> 
     times = layer_times_of(latency, rng, np.ones(devices.size), int(total.max(initial=layers)), layers, when)
     times = np.where(np.arange(times.shape[1]) < total[:, None], times, 0.0)
     upload = upload_times_of(latency, rng, world.upload[devices], layers, when)
-    left = tasks.cutoff - (upload if upload.ndim == 1 else upload[:, -1])
+    left = tasks.cutoff - world.lead(devices, now + tasks.cutoff, upload if upload.ndim == 1 else upload[:, -1])
     fits = np.floor(left * world.speed(devices, now) / times.sum(axis=1) * (1.0 - _ROUNDING) - world.overhead[devices])
     return replace(tasks, batch=np.minimum(tasks.batch, np.clip(fits, 1, None)).astype(np.int64))
 

@@ -20,7 +20,7 @@ from adelfl.records.schema import Row, RunResult
 from adelfl.records.summary import SUMMED_UP
 from adelfl.runtime.codec import Uploads, find_codec
 from adelfl.runtime.controls import Controls
-from adelfl.runtime.loop import Step
+from adelfl.runtime.loop import Loop, Step
 from adelfl.runtime.run import ModelHost, Record, Run
 from adelfl.simulation.backend import Learner, Simulated, TrainingError
 from adelfl.simulation.evaluation import Evaluation
@@ -43,10 +43,10 @@ Report = Callable[[Row], None]
 
 def check_start(experiment: Experiment) -> None:
     """Raise what would stop a run before it begins: a device, an engine, a width, or what a strategy asks for."""
-    simulation = _Simulation(experiment)
+    simulation = Simulation(experiment)
     if isinstance(simulation.engine, Hetero):
         simulation.engine.part(min(experiment.strategy.submodels))
-    next(simulation.run(Record()).loop.steps(), None)
+    next(Loop(simulation.strategy, simulation.backend, experiment.strategy.problem.budget).steps(), None)
 
 
 def simulate(
@@ -77,26 +77,26 @@ def simulate(
         If ``record`` holds something else, or the run of an experiment that differs in what can be compared: data,
         partition, first weights, problem, world, options. Changes in the code of classes are not seen.
     """
-    simulation = _Simulation(experiment)  # which may be refused, before there is a folder
+    simulation = Simulation(experiment)  # which may be refused, before there is a folder
     if not isinstance(record, Record):
-        record = Record() if record is None else open_record(experiment, Path(record))
+        record = open_record(experiment, None if record is None else Path(record))
     if record.result is not None:
         return record.result
     with record:
-        run = simulation.run(record, report)
+        run = Run(simulation.strategy, simulation.backend, simulation, record, report)
         run.go(run.begin() if record.checkpoint is None else run.resume())
         return run.finish()
 
 
-class _Simulation(ModelHost):
+class Simulation(ModelHost):
     """The model of an experiment, and the world in which it is trained."""
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment.server_step)
-        self.experiment = e = experiment
+        e = experiment
         self.checkpoint_seconds = _CHECKPOINT_SECONDS
-        self.problem, self.strategy = e.strategy.problem, deepcopy(e.strategy)  # it learns; e can be run again
-        world = e.world or World(self.problem.fleet, e.seed, self.problem.budget, self.problem.latency)
+        s, self.strategy = e.strategy.problem, deepcopy(e.strategy)  # it learns; an experiment can be run again
+        world = e.world or World(s.fleet, e.seed, s.budget, s.latency)
         if self.strategy.unhurried or self.strategy.clairvoyant:
             world = replace(world, unhurried=self.strategy.unhurried, clairvoyant=self.strategy.clairvoyant)
         self.device = find_device(e.device)
@@ -129,22 +129,7 @@ class _Simulation(ModelHost):
         self.backend = Simulated(world, e.partition, learner, e.seed, oversample=e.oversample)
         # Evenly spaced, and whatever the summary looks at; a round that ends there to rounding errors ends by then.
         evenly = {(k + 1) / e.evaluations for k in range(e.evaluations)}
-        self.moments = sorted(share * self.problem.budget * (1 + 1e-9) for share in evenly | SUMMED_UP)
-
-    def run(self, record: Record, report: Report | None = None) -> Run:
-        """Put model, backend and record together."""
-        s = self.problem
-        return Run(
-            self.strategy,
-            self.backend,
-            self,
-            record,
-            budget=s.budget,
-            layers=s.layers,
-            iterations=s.local_iterations,
-            devices=s.devices,
-            report=report,
-        )
+        self.moments = sorted(share * s.budget * (1 + 1e-9) for share in evenly | SUMMED_UP)
 
     def parameters(self) -> Mapping[str, Tensor]:
         """Return the tensors of the model, without their gradients."""
@@ -156,8 +141,8 @@ class _Simulation(ModelHost):
             self.buffers[name].copy_(value)
 
     def look(self, step: Step | None) -> Mapping[str, Any]:
-        """Evaluate the model if it is the one in force at a moment of evaluation."""
-        if step is not None and bisect_left(self.moments, step.time) >= bisect_left(self.moments, step.following):
+        """Evaluate the model if it is the one in force at a moment of evaluation, or may be."""
+        if step is not None and not self._is_in_force(step.time, step.following):
             return {}
         with self._shown():
             loss, accuracy = self.evaluate()
@@ -165,6 +150,9 @@ class _Simulation(ModelHost):
             number = 0 if step is None else step.version
             raise TrainingError(f"the test loss became {loss} after round {number}; lower the learning rate")
         return {"loss": loss, "accuracy": accuracy}
+
+    def _is_in_force(self, time: float, following: float) -> bool:
+        return math.isnan(following) or bisect_left(self.moments, time) < bisect_left(self.moments, following)
 
     def outcome(self) -> Mapping[str, Any]:
         """Return the name of the engine."""

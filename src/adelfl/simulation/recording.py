@@ -66,10 +66,12 @@ def first_difference(then: RunInfo, now: RunInfo, ignored: tuple[str, ...] = ())
     return next((k for k, v in new.items() if k not in ("versions", *ignored) and old.get(k) != v), None)
 
 
-def open_record(experiment: Experiment, folder: Path) -> Record:
-    """Return the record of an experiment: new, or what an earlier call left."""
-    config = _config(experiment)
-    info = replace(describe(experiment, config, _inputs(experiment)), made_by=MADE_BY)
+def open_record(experiment: Experiment, folder: Path | None) -> Record:
+    """Return the record of an experiment: none, new, or what an earlier call left."""
+    info = describe(experiment, _config(experiment), {})
+    if folder is None:
+        return Record(None, info)
+    info = replace(info, inputs=_inputs(experiment), made_by=MADE_BY)
     return Record.open(folder, info, lambda old: _refuse_others(old, info))
 
 
@@ -118,47 +120,32 @@ def _inputs(experiment: Experiment) -> dict[str, str]:
         "problem": _digest(e.strategy.problem),
         "strategy": _digest([type(e.strategy), e.strategy.options]),
         "local work": _digest(e.local),
+        "server step": _digest(e.server_step),
         "world": _digest(e.world),
         "engine": _digest([e.engine, e.device, e.evaluations]),
     }
 
 
 def _digest(value: object) -> str:
-    digest = hashlib.sha256()
-    _feed(digest, value)
-    return digest.hexdigest()
-
-
-def _feed(digest: Any, value: object) -> None:  # noqa: ANN401 - a hash of hashlib
-    """Add a value to a hash: numbers, texts, arrays and collections of them; other objects by their class."""
-    digest.update(f"<{type(value).__qualname__}>".encode())
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        digest.update(f"{value.dtype}{value.shape}".encode())
-        digest.update(np.ascontiguousarray(value).data)
-    elif isinstance(value, type):
-        digest.update(f"{value.__module__}.{value.__qualname__}".encode())
-    elif is_dataclass(value):
-        for field in fields(value):
-            _feed(digest, [field.name, getattr(value, field.name)])
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            _feed(digest, [key, inner])
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _feed(digest, inner)
-    elif value is None or isinstance(value, str | int | float | np.generic):
-        digest.update(repr(value).encode())
-    digest.update(b";")
+    return hashlib.sha256(json.dumps(_readable(value)).encode()).hexdigest()
 
 
 def _readable(value: Any) -> Any:  # noqa: ANN401 - options may be anything
-    """Return a value fit for JSON; other objects become the name of their class."""
-    if isinstance(value, dict):
-        return {str(key): _readable(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_readable(inner) for inner in value]
+    """Return a value fit for JSON; arrays become their digest, other objects the name of their class."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape} {hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()}"
     if isinstance(value, np.generic):
         return value.item()
-    return value if value is None or isinstance(value, str | int | float) else type(value).__name__
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_readable(inner) for inner in value]
+    if isinstance(value, dict):
+        return {str(key): _readable(inner) for key, inner in value.items()}
+    kind = value if isinstance(value, type) else type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if value is kind or not is_dataclass(value):
+        return name
+    return {"class": name} | {field.name: _readable(getattr(value, field.name)) for field in fields(value)}

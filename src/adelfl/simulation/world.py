@@ -115,6 +115,18 @@ class World:
             P = np.where(share >= self._slow_from[devices], P / _THROTTLED, P)
         return P
 
+    def sending(self, devices: Ints, moments: Floats, amounts: Floats) -> Floats:
+        """Seconds of uploads that begin at some moments, shape (U, 1) or (U, K); ``amounts`` are their means."""
+        return amounts
+
+    def lead(self, devices: Ints, moment: float, amounts: Floats) -> Floats:
+        """Seconds before a moment at which uploads must begin to be in by then; ``amounts`` are their means."""
+        return amounts
+
+    def available(self, devices: Ints, now: float | Floats) -> Bools | None:
+        """Who can be asked at a moment, or each at a moment of its own; None if that is not known."""
+        return None
+
     def there(self, devices: Ints, t: int, now: float) -> Bools:
         """Who of a round's cohort takes part in it; nobody knows it beforehand."""
         found = np.ones(devices.size, dtype=np.bool_)

@@ -18,7 +18,7 @@ from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.latency import Exponential, for_plans
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.local_work import SPARE
+from adelfl.planner.local_work import LEAST_BATCHES, SPARE
 from adelfl.planner.noise_plan import check_uploads, solve
 from adelfl.planner.population import Population
 from adelfl.schedule import Schedule
@@ -118,7 +118,7 @@ class Adel(RoundStrategy):
         time, overhead, E = self._m[t] * P * (T - B) / T, self.problem.overhead[devices], self.problem.local_iterations
         samples = time - overhead
         if E > 1:
-            samples = np.maximum(time / E - overhead, np.minimum(samples, self.problem.batch))
+            samples = np.maximum(time / E - overhead, np.minimum(samples, self._least_batch))
         samples = np.maximum(1.0, np.floor(samples))
         takes_part = B < T
         if self._given:
@@ -132,6 +132,12 @@ class Adel(RoundStrategy):
     def absent(self, devices: Ints) -> Floats:
         """Learned from silence."""
         return self.beliefs.away(devices) if self.replan else np.zeros(devices.size)
+
+    @property
+    def _least_batch(self) -> int:
+        """Samples of a local step that a device takes rather fewer steps for, so that a step of all has enough."""
+        s = self.problem
+        return min(s.batch, math.ceil(LEAST_BATCHES * s.batch / (s.cohort or s.devices)))
 
     def _memory(self, t: int) -> float:
         return memory(self.learning_rates[t:], self.problem.constants.rho_c)
@@ -175,7 +181,7 @@ class Adel(RoundStrategy):
     def _first_plan(self) -> Schedule:
         s = self.problem
         T, m = self._plan(0, s.budget, np.zeros(self._sample.size))
-        schedule = s.schedule(T, m, s.fleet.upload >= T.max(), s.batch if s.local_iterations > 1 else None)
+        schedule = s.schedule(T, m, s.fleet.upload >= T.max(), self._least_batch if s.local_iterations > 1 else None)
         if type(s.latency) is Exponential:
             self._expected = _times_filled(schedule)
             if self._expected[-1] < min(1.0, _LIKELY * schedule.rounds):

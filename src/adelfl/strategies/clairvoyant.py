@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from adelfl.planner import Problem
-from adelfl.strategies.rounds import Ints, Orders
-from adelfl.strategies.salf import Salf
+from adelfl.strategies.merge import by_precision
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
 _MOST = 1_000_000  # samples of a batch, where the device's own number is not known
 
 
-class Clairvoyant(Salf):
+class Clairvoyant(RoundStrategy):
     """Batches that just fit, merged by precision. No real method knows layer times beforehand.
 
     In contrast to the oracle it is not given more samples than time permits: the share of the gap between SALF and the
@@ -23,17 +22,14 @@ class Clairvoyant(Salf):
 
     name = "clairvoyant"
     clairvoyant = True
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem, average_over="precision", correction="none")
-
-    @property
-    def label(self) -> str:
-        """Its name alone: the merge is no option."""
-        return self.labelled([])
+    simulated_only = "it knows every layer time beforehand"
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """All samples that a device holds, which its world cuts to what fits into T_max / R."""
         T = self.problem.uniform_deadline
         most = np.where(self.problem.upload[devices] < T, _MOST, 0)
         return Orders(T, self.problem.within_data(most, devices))
+
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """By precision, as in ``adel``, with the gradient statistics that are known beforehand."""
+        return by_precision(progress, self.problem.spread, self.problem.memory)

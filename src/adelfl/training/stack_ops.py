@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adelfl.training.layout import first
 from adelfl.training.submodel import Scaler
 
 _ATEN = torch.ops.aten
@@ -44,11 +45,11 @@ class Dense:
 
     def input_grad(self, delta: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the input."""
-        return torch.bmm(delta, weight[: delta.shape[0]])
+        return torch.bmm(delta, first(weight, delta.shape[0]))
 
     def factors(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """Return two matrices per device whose product is the gradient of the weight."""
-        return delta.transpose(1, 2), self.x[: delta.shape[0]]
+        return delta.transpose(1, 2), first(self.x, delta.shape[0])
 
     def bias_grad(self, delta: Tensor) -> Tensor:
         """Return the gradient of the bias."""
@@ -63,9 +64,12 @@ class Convolution:
     shape: torch.Size = field(init=False)
     columns: Tensor = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.padding = tuple(int(p) for p in self.module.padding)
+
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Compute the output with a kernel for each device."""
-        (kh, kw), (top, left) = self.module.kernel_size, self.module.padding
+        (kh, kw), (top, left) = self.module.kernel_size, self.padding
         if top or left:
             x = functional.pad(x, (0, 0, left, left, top, top))
         self.shape = x.shape
@@ -77,9 +81,9 @@ class Convolution:
 
     def input_grad(self, delta: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the input."""
-        (kh, kw), (top, left) = self.module.kernel_size, self.module.padding
+        (kh, kw), (top, left) = self.module.kernel_size, self.padding
         n, h, w = delta.shape[0], *delta.shape[2:4]
-        columns = torch.bmm(weight[:n].flatten(2).transpose(1, 2), delta.flatten(2))
+        columns = torch.bmm(first(weight, n).flatten(2).transpose(1, 2), delta.flatten(2))
         columns = columns.view(n, -1, kh, kw, *delta.shape[2:])
         grad = delta.new_zeros(n, *self.shape[1:])
         for i in range(kh):
@@ -90,7 +94,7 @@ class Convolution:
 
     def factors(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         """Return two matrices per device whose product is the gradient of the kernel."""
-        return delta.flatten(2), self.columns[: delta.shape[0]].transpose(1, 2)
+        return delta.flatten(2), first(self.columns, delta.shape[0]).transpose(1, 2)
 
     def bias_grad(self, delta: Tensor) -> Tensor:
         """Return the gradient of the bias."""
@@ -111,7 +115,7 @@ class Relu:
 
     def input_grad(self, delta: Tensor) -> Tensor:
         """Return the gradient of the input."""
-        return _ATEN.threshold_backward.default(delta, self.out[: delta.shape[0]], 0)  # type: ignore[no-any-return]
+        return _ATEN.threshold_backward.default(delta, first(self.out, delta.shape[0]), 0)  # type: ignore[no-any-return]
 
 
 @dataclass(eq=False)

@@ -25,6 +25,7 @@ from torch.nn import functional
 from adelfl.runtime.controls import Controls
 from adelfl.training.chain import chain_of
 from adelfl.training.layers import Layer
+from adelfl.training.layout import first
 from adelfl.training.stack_ops import STACK_OPERATIONS, is_stackable
 from adelfl.training.work import NOTHING, Change, Engine, Floats, Ints, RoundWork, Samples, Stateless, joined_work
 
@@ -96,7 +97,7 @@ class _Stack:
     def move(self, name: str, grad: Tensor) -> None:
         """Take a step with the gradients of the first devices."""
         n = grad.shape[0]
-        w = self.weights[name][:n]
+        w = first(self.weights[name], n)
         if self.decay:
             grad = grad + self.decay * w
         if self.proximal:
@@ -116,7 +117,7 @@ class _Stack:
         """Take a step with gradients that are products of two matrices; without making them, if nothing is added."""
         n, w = left.shape[0], self.weights[name]
         if self.plain:
-            w[:n].view(n, left.shape[1], -1).baddbmm_(left, right, alpha=-float(self.rate))
+            first(w, n).view(n, left.shape[1], -1).baddbmm_(left, right, alpha=-float(self.rate))
         else:
             self.move(name, torch.bmm(left, right).view(n, *w.shape[1:]))
 
@@ -132,13 +133,13 @@ class _Mapping:
         return (4 * weights + 4 * x[0].nbytes * rows) / _CHUNK_BYTES
 
     def step(self, stack: _Stack, x: Tensor, y: Tensor, row_weight: Tensor, reach: Sequence[int]) -> Tensor:
-        """Take a step with the first devices, of which ``reach[l]`` deliver layer l; return their losses."""
+        """Take a step with the first devices, of which ``reach[l]`` deliver layer l; return the sum of their losses."""
         local = {name: w[: x.shape[0]] for name, w in stack.weights.items()}
         grads, loss = self.call(local, x, y, row_weight)
         with torch.no_grad():
             for name, grad in grads.items():
                 stack.move(name, grad[: reach[self.layer_of[name]]])
-        return loss.detach()  # type: ignore[no-any-return]
+        return loss.detach().sum()  # type: ignore[no-any-return]
 
 
 class _Products:
@@ -167,28 +168,26 @@ class _Products:
 
     @torch.inference_mode()
     def step(self, stack: _Stack, x: Tensor, y: Tensor, row_weight: Tensor, reach: Sequence[int]) -> Tensor:
-        """Take a step with the first devices, of which ``reach[l]`` deliver layer l; return their losses."""
+        """Take a step with the first devices, of which ``reach[l]`` deliver layer l; return the sum of their losses."""
         n, shape = x.shape[0], x.shape[2:]
         x = x.flatten(2)
         if self.images:
             x = x.transpose(1, 2).contiguous().view(n, *shape, -1)
-        given = [[stack.weights[name][:n] for name in names] for names in self.names]
+        given = [[first(stack.weights[name], n) for name in names] for names in self.names]
         for operation, values in zip(self.operations, given, strict=True):
-            x = (
-                operation.forward(x, values[0], values[1] if len(values) > 1 else None)
-                if values
-                else operation.forward(x)
-            )
-        log_p = torch.log_softmax(x, 2)
-        loss = -(log_p.gather(2, y[..., None])[..., 0] * row_weight).sum(1)
-        delta = log_p.exp_().scatter_add_(2, y[..., None], -torch.ones_like(row_weight)[..., None])
-        delta = delta.mul_(row_weight[..., None])
+            x = operation.forward(x, *values)
+        # With classes first and rows last in memory, the loss takes a third of the time.
+        share, labels = row_weight.flatten(), y.view(1, -1)
+        log_p = torch.log_softmax(x.flatten(0, 1).t(), 0)
+        loss = -torch.mv(log_p.gather(0, labels), share)
+        ones = torch.ones_like(labels, dtype=log_p.dtype)
+        delta = log_p.exp_().scatter_add_(0, labels, ones.neg_()).mul_(share).t().view(n, -1, log_p.shape[0])
         waiting: list[Callable[[], None]] = []  # steps that change weights which the gradient is still to pass
         for k in reversed(range(len(self.operations))):
             n = reach[self.layers[k]] if self.layers[k] >= 0 else 0
             if n == 0:
                 break
-            delta = delta[:n]
+            delta = first(delta, n)
             if k + 1 < len(self.operations):
                 delta = self.operations[k + 1].input_grad(delta, *given[k + 1][:1])
             for do in waiting:
@@ -275,7 +274,7 @@ class Stacked(Engine):
         row_weight = torch.from_numpy(used / work.sizes[:, None]).to(device, dtype)
         rate = float(rates[0]) if (rates == rates[0]).all() else torch.from_numpy(rates).to(device, dtype)
         stack = _Stack(start, rate, self.weight_decay, self.momentum, work.proximal, self._corrections(work))
-        first = 0.0
+        losses = 0.0
         for iteration, rows in enumerate(work.rows):
             # Layer l of this iteration is done if and only if z ≥ iteration·L + (L+1−l).
             done = work.progress.z[:, None] >= iteration * L + np.arange(L, 0, -1)
@@ -286,17 +285,17 @@ class Stacked(Engine):
             x, y = self.samples.take(rows[source[:n]].reshape(-1))
             loss = self.walk.step(stack, x.view(n, S, *x.shape[1:]), y.view(n, S), row_weight[:n], reach)
             if iteration == 0:
-                first = float(loss.sum())
+                losses = float(loss)
         moved = {name: w.sub_(start[name]) for name, w in stack.weights.items()}
         if self.controls is not None and work.senders is not None and work.controls is not None:
             for i, u in enumerate(work.senders[:, 1].tolist()):
                 steps = {name: int(work.progress.steps_done[i, l]) for name, l in self.layer_of.items()}
                 own = {name: change[i].clone() for name, change in moved.items()}
                 self.controls.move(u, own, steps, work.eta, float(work.controls[i]))
-        A = torch.from_numpy(work.A).to(device, dtype)
+        A = torch.from_numpy(work.A.T.copy()).to(device, dtype)
         for name, change in moved.items():
-            total[name] += torch.tensordot(A[:, self.layer_of[name]], change, dims=1)
-        return first
+            total[name] += torch.mv(change.flatten(1).t(), A[self.layer_of[name]]).view_as(total[name])
+        return losses
 
     def _corrections(self, work: RoundWork) -> dict[str, Tensor]:
         """Return what control variates add to the gradients of each device."""

@@ -1,0 +1,219 @@
+"""Data of real users: a table with a row per sample, a column that names the user, and a column of labels.
+
+Rules, for files and arrays alike:
+
+- A row without a user or a label is refused; a file may name columns to leave out.
+- Labels may be text or numbers; classes are numbered in their order, numbers by value.
+- Missing features (empty, ``?``, ``NA``, ``NaN``) have the column's mean over the training rows.
+- Columns that are constant or empty over the training rows are left out.
+- The other columns are standardised: mean 0 and standard deviation 1 over the training rows.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from adelfl.data.arrays import Ints
+from adelfl.data.datasets import Dataset
+from adelfl.data.sources import optional
+from adelfl.errors import ConfigError
+from adelfl.seeds import rng_for
+
+Floats = NDArray[np.float64]
+Split = Literal["within", "users"]
+
+_MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}
+
+
+def read_users(
+    path: str | Path,
+    user_column: str,
+    label_column: str,
+    *,
+    skip: Sequence[str] = (),
+    split: Split = "within",
+    test_share: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """Read a CSV or Parquet file with the samples of users.
+
+    Parameters
+    ----------
+    path : path
+        File with a row per sample; ``.parquet`` needs the extra ``data``, everything else is read as CSV.
+    user_column, label_column : str
+        Which columns name the user and the label.
+    skip : sequence of str
+        Columns that are no features.
+    split, test_share, seed
+        See :func:`users_dataset`.
+
+    Returns
+    -------
+    Dataset
+        With a user for every training sample.
+    """
+    path = Path(path)
+    columns = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    for key, name in (("user_column", user_column), ("label_column", label_column), *(("skip", name) for name in skip)):
+        if name not in columns:
+            raise ConfigError(f"{path}: there is no column {name!r} (data.{key}); there are {', '.join(columns)}")
+    if user_column == label_column:
+        raise ConfigError(f"{path}: data.user_column and data.label_column must be two columns, not {user_column!r}")
+    users, labels = columns.pop(user_column), columns.pop(label_column)
+    features = [_numbers(path, name, values) for name, values in columns.items() if name not in skip]
+    if not features:
+        raise ConfigError(f"{path}: there is no column of features besides the user, the label and those skipped")
+    x = np.stack(features, axis=1)
+    try:
+        return users_dataset(x, labels, users, split=split, test_share=test_share, seed=seed, name=path.stem)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix(f'{path.stem}: ')}") from None
+
+
+def users_dataset(
+    x: ArrayLike,
+    labels: Any,  # noqa: ANN401 - any sequence
+    users: Any,  # noqa: ANN401
+    *,
+    split: Split = "within",
+    test_share: float = 0.2,
+    seed: int = 0,
+    name: str = "users",
+) -> Dataset:
+    """Build a data set from the samples of users, with the rules of this module.
+
+    Parameters
+    ----------
+    x : array, shape (N, features)
+        Features; NaN where missing.
+    labels, users : sequence of N numbers or texts
+        Label and user of each sample.
+    split : {"within", "users"}
+        Whether the test set holds some samples of every user, or all samples of some users.
+    test_share : float
+        Share of the samples of each user, or of the users, in the test set. A user keeps at least one training sample,
+        and two users remain.
+    seed : int
+        Seed of the split, which is the same for all runs.
+    name : str
+        Name of the data set.
+
+    Returns
+    -------
+    Dataset
+        ``users`` numbers the user of each training sample from 0, in the order of the users.
+    """
+    table = np.array(x, dtype=np.float64)
+    if table.ndim != 2 or not len(table) == len(labels) == len(users):
+        raise ConfigError(f"{name}: give a row of features, a label and a user for each sample")
+    if split not in get_args(Split) or not 0.0 < test_share < 1.0:
+        raise ConfigError(f"{name}: split must be 'within' or 'users', and the test share between 0 and 1")
+    if np.isinf(table).any():
+        row, column = np.argwhere(np.isinf(table))[0]
+        raise ConfigError(f"{name}: row {row + 2}, feature {column + 1} is infinite")
+    class_names, y = _codes(name, "label", labels)
+    user_names, owner = _codes(name, "user", users)
+    if len(class_names) < 2 or len(user_names) < 2:
+        raise ConfigError(f"{name}: has {len(class_names)} labels and {len(user_names)} users; both must be 2 or more")
+    test = _within(owner, test_share, seed) if split == "within" else _by_user(owner, test_share, seed)
+    if not test.any():
+        raise ConfigError(f"{name}: no sample is left for the test set; raise data.test_share (now {test_share:g})")
+    features = _standardised(table, ~test)
+    if features.shape[1] == 0:
+        raise ConfigError(f"{name}: every feature is constant over the training samples")
+    _, trained = np.unique(owner[~test], return_inverse=True)
+    return Dataset(
+        name,
+        features[~test],
+        y[~test],
+        features[test],
+        y[test],
+        len(class_names),
+        class_names,
+        users=trained.astype(np.int64),
+    )
+
+
+def _codes(name: str, what: str, values: Any) -> tuple[tuple[str, ...], Ints]:  # noqa: ANN401
+    """Return the sorted names of labels or users, and the number of each sample's."""
+    words = [str(value).strip() for value in np.asarray(values, dtype=object).tolist()]
+    for row, word in enumerate(words):
+        if word.lower() in _MISSING:
+            raise ConfigError(f"{name}: row {row + 2} has no {what}; remove such rows")
+    try:
+        keys = {word: float(word) for word in set(words)}
+        names = sorted(keys, key=keys.__getitem__)
+    except ValueError:
+        names = sorted(set(words))
+    number = {word: i for i, word in enumerate(names)}
+    return tuple(names), np.array([number[word] for word in words], dtype=np.int64)
+
+
+def _within(owner: Ints, share: float, seed: int) -> NDArray[np.bool_]:
+    """Choose a share of the samples of each user; a user keeps at least one."""
+    test = np.zeros(owner.size, dtype=np.bool_)
+    for user in np.unique(owner):
+        own = rng_for(seed, "split", int(user)).permutation(np.flatnonzero(owner == user))
+        test[own[: min(round(share * own.size), own.size - 1)]] = True
+    return test
+
+
+def _by_user(owner: Ints, share: float, seed: int) -> NDArray[np.bool_]:
+    """Choose all samples of a share of the users; two users remain."""
+    users = rng_for(seed, "split").permutation(np.unique(owner))
+    return np.isin(owner, users[: min(max(1, round(share * users.size)), users.size - 2)])
+
+
+def _standardised(table: Floats, train: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Fill in missing values, leave out constant columns, and standardise; all by the training rows."""
+    known = ~np.isnan(table[train])
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, table[train], 0.0).sum(axis=0) / count
+    deviation = np.sqrt(np.where(known, (table[train] - mean) ** 2, 0.0).sum(axis=0) / count)
+    varies = deviation > 1e-12 * np.maximum(np.abs(mean), 1e-300)
+    scaled = (np.where(np.isnan(table), mean, table) - mean)[:, varies] / deviation[varies]
+    return np.ascontiguousarray(scaled, dtype=np.float32)
+
+
+def _numbers(path: Path, name: str, values: Sequence[Any]) -> Floats:
+    numbers = np.empty(len(values))
+    for i, value in enumerate(values):
+        try:
+            numbers[i] = np.nan if value is None or str(value).strip().lower() in _MISSING else float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{path}: row {i + 2}, column {name!r}: {value!r} is not a number; encode the column as numbers, or "
+                "name it in data.skip_columns"
+            ) from None
+    return numbers
+
+
+def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: cannot be read as a CSV file ({error})") from None
+    header = [word.strip() for word in header]
+    if not rows or len(set(header)) < len(header):
+        raise ConfigError(f"{path}: must have a line that names each column once, and a line per sample")
+    for line, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
+    return dict(zip(header, zip(*rows, strict=True), strict=True))
+
+
+def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
+    parquet = optional("pyarrow.parquet", "pyarrow")
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as a parquet file ({error})") from None
+    return {name: table.column(name).to_pylist() for name in table.column_names}

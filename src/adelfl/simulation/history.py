@@ -1,0 +1,120 @@
+"""What a recorded deployment tells of its devices: durations of their replies, and when they were there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from adelfl.errors import ConfigError
+from adelfl.planner.beliefs import Timing
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply: when its task began, seconds not computing, seconds per layer, batch, and reported durations."""
+
+    began: float
+    lag: float
+    per_layer: float
+    batch: int
+    timing: Timing
+
+
+@dataclass(eq=False)
+class Device:
+    """A device: its replies, the moments at which it was seen to be there or away, and s₀ of its steps."""
+
+    replies: list[Reply] = field(default_factory=list)
+    seen: dict[float, bool] = field(default_factory=dict)
+    overhead: float = 0.0
+
+    def there(self, now: float) -> bool:
+        """Return whether the device is there, by the last evidence."""
+        evidence = [t for t in self.seen if t <= now]
+        return bool(self.replies and evidence) and self.seen[max(evidence)]
+
+    def back(self, now: float) -> float:
+        """Return when the device is there again; infinite for never."""
+        later = (t for t, here in self.seen.items() if here and t > now)
+        return now if self.there(now) else min(later, default=math.inf) if self.replies else math.inf
+
+    def reply(self, now: float) -> Reply:
+        """Return the reply whose task began nearest to a moment."""
+        return min(self.replies, key=lambda reply: abs(reply.began - now))
+
+    def noted(self, now: float, seconds: float, z: int, batch: int, lag: float, timing: Timing) -> None:
+        """Add a reply; the device was there all the while."""
+        began = now - seconds - lag
+        self.seen = {t: here for t, here in self.seen.items() if not began <= t <= now} | {began: True, now: True}
+        if z > 0 and seconds > 0:
+            self.replies.append(Reply(began, lag, seconds / z, min(batch, timing.samples or batch), timing))
+
+    def fit_overhead(self) -> None:
+        """Estimate s₀ from batches of several sizes."""
+        S, seconds = (np.array([getattr(reply, key) for reply in self.replies]) for key in ("batch", "per_layer"))
+        if np.unique(S).size > 2:
+            slope, constant = np.polyfit(S, seconds, 1)
+            self.overhead = float(np.clip(constant / slope, 0.0, S.max())) if slope > 0 else 0.0
+
+
+@dataclass(eq=False)
+class History:
+    """The devices of a deployment, when its first round began, and how long its server took between two rounds."""
+
+    devices: list[Device]
+    start: float = 0.0
+    between: float = 0.0
+
+    @classmethod
+    def of(cls, record: RunRecord) -> History:
+        """Read a record, which must have logged events."""
+        if record.info.clock != "real" or not record.events:
+            raise ConfigError(f"{record.folder}: not a Flower run with logged events (events.jsonl)")
+        history = cls([Device() for _ in record.info.nodes or range(record.info.devices)])
+        history._read(record.events, record.rounds[1:])
+        for device in history.devices:
+            device.fit_overhead()
+        return history
+
+    def _read(self, events: list[dict[str, Any]], rows: list[Row]) -> None:
+        pending: dict[int, tuple[Any, ...]] = {}  # what arrived, until the row of its merge tells the batch
+        gaps, before, left = [], float(events[0]["now"]), iter(rows)
+        self.start = before
+        for entry in events:
+            now, event = float(entry["now"]), entry["event"]
+            cohorts = [*entry["cohorts"], event["devices"] if event["kind"] == "joined" else []]
+            for u in {u for cohort in cohorts for u in cohort}:
+                self.devices[u].seen[now] = True
+            if event["kind"] == "arrivals":
+                values = zip(event["z"], event["seconds"], event["upload"], event["timings"], strict=True)
+                pending |= {u: (now, event["began"], *own) for u, own in zip(event["devices"], values, strict=True)}
+            elif event["kind"] == "late":
+                timing = _timing(event["timing"])
+                lag = timing.setup + timing.outside
+                self.devices[event["device"]].noted(now, event["seconds"], event["z"], event["batch"], lag, timing)
+            elif event["kind"] == "merged":
+                self._merged(next(left), pending)
+                gaps.append(now - before)
+            before = now
+        for row in left:
+            self._merged(row, pending)
+        self.between = float(np.median(gaps)) if gaps else 0.0
+
+    def _merged(self, row: Row, pending: dict[int, tuple[Any, ...]]) -> None:
+        for u, batch in zip(row.devices or (), row.batch, strict=True):
+            if batch == 0 or u not in pending:
+                continue
+            now, began, z, seconds, lag, timing = pending.pop(u)
+            if timing is None:
+                self.devices[u].seen[began] = False
+            elif seconds is not None:
+                self.devices[u].noted(now, seconds, z, batch, lag, _timing(timing))
+
+
+def _timing(values: list[Any]) -> Timing:
+    return Timing(values[0], values[1], tuple(values[2]), values[3])

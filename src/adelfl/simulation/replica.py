@@ -1,0 +1,157 @@
+"""A simulated replica of a recorded deployment.
+
+A task takes as long as the reply of the same device that is nearest in time in the record: its set-up, its time outside
+the device, its seconds per layer. Devices are there when they were there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from adelfl.planner.beliefs import Timing
+from adelfl.runtime.backend import Backend, Compute, Computed
+from adelfl.runtime.reactions import of_devices
+from adelfl.seeds import rng_for
+from adelfl.simulation.engine import Simulation
+from adelfl.simulation.history import History
+from adelfl.strategies.actions import Arrivals, Event, Ints, Joined, Late, Merge, Tasks, Timer
+from adelfl.theory.gradient_stats import GradientStats
+
+_LAST = 0.1  # seconds before the end of the budget at which the last round closes
+
+
+class _Result(NamedTuple):
+    """What will come of one device's task: seconds until its reply (NaN if it sits out), layers, durations."""
+
+    trip: float
+    z: int = 0
+    seconds: float = math.nan
+    lag: float = math.nan
+    timing: Timing | None = None
+
+
+class Replica(Backend):
+    """Do tasks on a virtual clock, with the durations of a recorded deployment.
+
+    Parameters
+    ----------
+    history : History
+        The recorded deployment.
+    layers : int
+    budget : float
+    stats : GradientStats or None
+        Gradient statistics of the opening round.
+    simulation : Simulation, optional
+        Computes merges; without one, only times are simulated.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        layers: int,
+        budget: float,
+        stats: GradientStats | None,
+        simulation: Simulation | None,
+    ) -> None:
+        self.devices, self.between, self.L, self.budget = history.devices, history.between, layers, budget
+        self.stats, self.trainer = stats, None if simulation is None else simulation.backend
+        self._now, self._free = history.start, [0.0] * len(history.devices)
+        self._order, self._numbers = count(), count()
+        self._heap: list[tuple[float, int, Event]] = []
+        for u, device in enumerate(self.devices):
+            if not device.there(self._now):
+                self._push(device.back(self._now), Joined(np.array([u])))
+
+    def now(self) -> float:
+        """Virtual seconds since the run began."""
+        return self._now
+
+    def cohort(self, k: int, size: int | None) -> Ints:
+        """Return the devices that are there and idle, or a random choice of them."""
+        idle = [u for u, d in enumerate(self.devices) if d.there(self._now) and self._free[u] <= self._now]
+        chosen = idle if size is None else rng_for(0, "cohort", k).permutation(idle)[:size]
+        return np.sort(np.array(chosen, dtype=np.int64))
+
+    def _push(self, moment: float, event: Event) -> None:
+        if moment < math.inf:
+            heapq.heappush(self._heap, (moment, next(self._order), event))
+
+    def dispatch(self, tasks: Tasks, version: int) -> None:
+        """Let each device repeat one of its replies, with the work that it is asked for."""
+        results = [self._result(tasks, i) for i in range(tasks.devices.size)]
+        if tasks.together:
+            self._together(tasks, version, results)
+        else:
+            self._apart(tasks, version, results)
+
+    def _result(self, tasks: Tasks, i: int) -> _Result:
+        u, batch = int(tasks.devices[i]), int(tasks.batch[i])
+        if batch == 0 or not self.devices[u].replies:
+            return _Result(math.nan if batch == 0 else math.inf)
+        reply, overhead = self.devices[u].reply(self._now), self.devices[u].overhead
+        cost = reply.per_layer * (batch + overhead) / (reply.batch + overhead)
+        stop = math.inf if tasks.stop is None else float(tasks.stop[i]) - reply.timing.setup
+        z = self.L * tasks.steps if math.isinf(stop) else int(min(self.L * tasks.steps, max(0.0, stop) // cost))
+        end = self._now + reply.lag + z * cost
+        self._free[u] = self.devices[u].back(end)
+        trip = end - self._now if self._free[u] == end else math.inf
+        return _Result(trip, z, z * cost if z else math.nan, reply.lag if z else math.nan, reply.timing)
+
+    def _together(self, tasks: Tasks, version: int, results: list[_Result]) -> None:
+        cutoff = min(tasks.cutoff, max(0.0, self.budget - self._now - _LAST))
+        trips = [r.trip for r in results if not math.isnan(r.trip)]
+        length = max(trips) if trips and tasks.early and max(trips) <= cutoff else cutoff
+        for i, r in enumerate(results):
+            if r.trip > cutoff:
+                if r.timing is not None and r.seconds > 0:
+                    late = Late(int(tasks.devices[i]), int(tasks.batch[i]), r.z, r.seconds, r.timing)
+                    self._push(self._now + r.trip, late)
+                results[i] = _Result(math.inf)
+        self._arrive(length, tasks, version, results)
+
+    def _apart(self, tasks: Tasks, version: int, results: list[_Result]) -> None:
+        for i, r in enumerate(results):
+            if math.isinf(r.trip):
+                self._push(self._free[int(tasks.devices[i])], Joined(tasks.devices[i : i + 1]))
+                continue
+            if self.trainer is not None:
+                self.trainer.past.want(version, 1)
+            alone = replace(of_devices(tasks, tasks.devices[i : i + 1]), stop=None)
+            self._arrive(r.trip, alone, version, [r])
+
+    def _arrive(self, seconds: float, tasks: Tasks, version: int, results: list[_Result]) -> None:
+        z, computing, lag = (np.array([getattr(r, key) for r in results]) for key in ("z", "seconds", "lag"))
+        timings = tuple(r.timing for r in results)
+        event = Arrivals(tasks, next(self._numbers), version, self._now, z, computing, lag, timings)
+        self._push(self._now + seconds, event)
+
+    def next(self, wake_at: float | None) -> Event | None:
+        """Advance the clock to the next event."""
+        if wake_at is not None and (not self._heap or wake_at < self._heap[0][0]):
+            self._now = max(self._now, wake_at)
+            return Timer()
+        if not self._heap:
+            return None
+        moment, _, event = heapq.heappop(self._heap)
+        self._now = max(self._now, moment)
+        if self.trainer is not None and isinstance(event, Arrivals) and not event.tasks.together and not event.z.any():
+            self.trainer.past.release([event])
+        return event
+
+    def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
+        """Let the server take its time, and compute a merge."""
+        self._now += self.between * len(merges)
+        computes = [] if self.trainer is None else self.trainer.prepare(merges)
+        return [partial(self._compute, merge, *computes) for merge in merges]
+
+    def _compute(self, merge: Merge, compute: Compute = lambda: Computed(None)) -> Computed:
+        computed = compute()
+        return replace(computed, spread=self.stats) if merge.spread and computed.spread is None else computed

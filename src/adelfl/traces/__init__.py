@@ -1,0 +1,1 @@
+"""Measured devices: step times, bandwidth and availability, read from files and played back."""

@@ -1,0 +1,122 @@
+"""Bandwidth and availability of devices at a moment of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adelfl.durations import Trace
+from adelfl.seeds import rng_for
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def deal(rows: int, devices: int, seed: int, what: str) -> Ints:
+    """Give each device a row of a file: each row once, in random order, before any is used again."""
+    rng = rng_for(seed, "traces", what)
+    laps = [rng.permutation(rows) for _ in range(-(-devices // rows))]
+    return np.concatenate(laps)[:devices]
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The uplink of each device: a bandwidth trace that repeats, begun at a random moment of it."""
+
+    traces: tuple[Trace, ...]
+    row: Ints
+    """Trace of each device."""
+    begin: Floats
+    """Share of the trace at which each device is at the start of the run."""
+
+    @classmethod
+    def dealt(cls, traces: tuple[Trace, ...], devices: int, seed: int) -> Links:
+        """Give each device a trace and a moment of it."""
+        begin = rng_for(seed, "traces", "bandwidth", "begin").random(devices)
+        return cls(traces, deal(len(traces), devices, seed, "bandwidth"), begin)
+
+    @cached_property
+    def mean_rate(self) -> Floats:
+        """Mean bandwidth of each device, in the unit of the traces."""
+        return np.array([trace.mean_rate for trace in self.traces])[self.row]
+
+    def seconds(self, devices: Ints, moments: Floats, amounts: Floats) -> Floats:
+        """Return how long uploads take that begin at these moments of the run, shape (U, K).
+
+        ``amounts`` are the seconds that they take at the device's mean bandwidth, shape (U, 1) or (U, K).
+        """
+        took = np.empty(np.broadcast_shapes(moments.shape, amounts.shape))
+        for i, u in enumerate(devices):
+            trace = self.traces[self.row[u]]
+            took[i] = trace.times(amounts[i], (self.begin[u] + moments[i] / trace.length) % 1.0)
+        return took
+
+    def lead(self, devices: Ints, moment: float, amounts: Floats) -> Floats:
+        """Return how long before a moment of the run uploads must begin to be in by then, shape (U,)."""
+        took = np.empty(devices.size)
+        for i, u in enumerate(devices):
+            trace = self.traces[self.row[u]]
+            took[i] = trace.lead(amounts[i], (self.begin[u] + moment / trace.length) % 1.0)
+        return took
+
+
+@dataclass(frozen=True, eq=False)
+class Schedules:
+    """Periods in which devices are available, in seconds; each row repeats after its length."""
+
+    starts: Floats
+    """Starts of all periods, row after row, ascending in each."""
+    ends: Floats
+    row: Ints
+    """Row of each period, ascending."""
+    length: Floats
+    """Seconds after which each row repeats."""
+
+    @classmethod
+    def of(cls, rows: list[tuple[list[tuple[float, float]], float]]) -> Schedules:
+        """Build schedules from the periods and the length of each row."""
+        periods = [(i, start, end) for i, (own, _) in enumerate(rows) for start, end in sorted(own) if end > start]
+        row, starts, ends = np.array(periods, dtype=np.float64).reshape(-1, 3).T
+        return cls(starts, ends, row.astype(np.int64), np.array([length for _, length in rows]))
+
+    @cached_property
+    def share(self) -> Floats:
+        """Share of the time in which each row is available."""
+        return np.bincount(self.row, self.ends - self.starts, self.length.size) / self.length
+
+    def available(self, rows: Ints, moment: float | Floats) -> NDArray[np.bool_]:
+        """Return which rows are available at a moment, or each at a moment of its own."""
+        span = float(self.length.max()) + 1.0  # rows one after the other on one axis, so that one search serves all
+        time = moment % self.length[rows]
+        place = np.searchsorted(self.row * span + self.starts, rows * span + time, side="right") - 1
+        here = np.maximum(place, 0)
+        found: NDArray[np.bool_] = (place >= 0) & (self.row[here] == rows) & (time < self.ends[here])
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Availability:
+    """When each device is available."""
+
+    schedules: Schedules
+    row: Ints
+    """Row of each device."""
+    begin: float
+    """Moment of the schedules at which the run starts, in seconds."""
+    speedup: float = 1.0
+    """How many times faster the schedules pass than the run."""
+
+    @classmethod
+    def dealt(cls, schedules: Schedules, devices: int, seed: int, begin: float | None, speedup: float) -> Availability:
+        """Give each device a row that is available at times; a run starts at a random moment if none is given."""
+        useful = np.flatnonzero(schedules.share > 0)
+        if begin is None:
+            begin = float(rng_for(seed, "traces", "begin").random() * schedules.length.max())
+        return cls(schedules, useful[deal(useful.size, devices, seed, "availability")], begin, speedup)
+
+    def at(self, devices: Ints, now: float | Floats) -> NDArray[np.bool_]:
+        """Return who is available at a moment of the run."""
+        return self.schedules.available(self.row[devices], self.begin + now * self.speedup)
