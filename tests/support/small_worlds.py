@@ -23,6 +23,7 @@ from adelfl.data import Dataset, iid
 from adelfl.fleet import Fleet
 from adelfl.learning_rate import ConstantRate
 from adelfl.planner import Problem
+from adelfl.runtime.loop import Loop
 from adelfl.runtime.run import Record
 from adelfl.seeds import rng_for
 from adelfl.simulation import Experiment, simulate
@@ -214,6 +215,15 @@ def run(experiment: Experiment) -> Memory:
     memory = Memory()
     simulate(experiment, Record(None, open_record(experiment, None).info, writer=memory))
     return memory
+
+
+def steps_of_run(simulation, budget: float):
+    """Yield each merge of a simulation before it is computed; the caller computes it, and it is applied afterwards."""
+    for step in Loop(simulation.strategy, simulation.backend, budget).steps():
+        yield step
+        if step.computed is not None and step.computed.change is not None:
+            with torch.no_grad():
+                simulation.apply(step.computed.change)
 
 
 def same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:

@@ -9,6 +9,9 @@ from adelfl.errors import ConfigError
 from adelfl.flower import DeadlineStrategy
 from adelfl.flower.strategy import METHODS
 from adelfl.records.reader import RunRecord
+from adelfl.runtime.backend import Computed
+from adelfl.runtime.loop import Loop
+from adelfl.runtime.reactions import Reaction
 from adelfl.strategies import BUILT_IN
 from support.flower_world import Being, World, arrays
 
@@ -79,6 +82,33 @@ def test_oort_learns_the_losses_that_nodes_report_and_they_are_recorded(tmp_path
     assert len(losses) >= 4
     for u, loss in losses.items():
         assert method.known[0, u] == pytest.approx(loss)
+
+
+class NoMoreEvents:
+    """A backend on which nothing happens after the recorded events."""
+
+    def now(self):
+        return 0.0
+
+    def next(self, wake_at):
+        return None
+
+    def resume(self, dispatched):
+        pass
+
+
+def test_a_resumed_server_chooses_as_the_losses_made_it_choose(tmp_path):
+    nodes = {i: Being(0.05, seed=i) for i in range(1, 13)}
+    _, _, strategy = start("oort", nodes, folder=tmp_path / "run", fraction_train=0.3, rounds=12)
+    record = RunRecord.open(tmp_path / "run")
+
+    loop = Loop(strategy._strategy(3, 12), NoMoreEvents(), 60.0)
+    events = [Reaction.from_json(entry) for entry in record.events]
+    for row, step in zip(record.rounds[1:], loop.steps(events), strict=False):
+        step.computed = Computed.recorded(row.gradients, row.losses)
+        assert [u for a in step.merge.arrivals for u in a.tasks.devices.tolist()] == list(row.devices)
+    assert step.version == 12
+    assert len({tuple(row.devices) for row in record.rounds[2:]}) > 4
 
 
 @pytest.mark.parametrize("step", ["momentum", "adam", "yogi", "adagrad", "average"])

@@ -126,27 +126,40 @@ def test_fednova_weighs_a_step_alike_whoever_did_it():
 # -- Anytime Minibatch
 
 
-def test_anytime_counts_samples_and_every_batch_fits():
-    setting = setting_of(3, depth=0.6, rounds=6)
+def test_anytime_counts_the_samples_that_were_done_in_time():
+    setting = setting_of(3, depth=0.6, rounds=6, local_iterations=4)
     found = run(experiment_of("anytime", setting=setting))
-    full = [(z == 3, S) for row in found.rows[1:] for z, S in zip(row.depth, row.batch, strict=True)]
-    assert all(done or S == 1 for done, S in full)  # a device that does not finish one sample has a batch of one
-    assert len({S for _, S in full}) > 5
+    done = [(z, S) for row in found.rows[1:] for z, S in zip(row.depth, row.batch, strict=True)]
+    assert all((z == 3) == (S > 0) for z, S in done)  # one step, of whatever was finished
+    assert len({S for _, S in done}) > 5
     assert [row.time for row in found.rows] == pytest.approx([t * setting.uniform_deadline for t in range(7)])
     A = find_strategy("anytime")(setting).weights(0, progress([3, 3, 3, 1], 1, batch=np.array([6, 3, 0, 1])))
     assert A[:, 0] == pytest.approx([2 / 3, 1 / 3, 0, 0])
     assert A[:, 2] == pytest.approx([0.6, 0.3, 0.0, 0.1])
 
 
-def test_anytime_gives_twice_the_samples_in_twice_the_time():
-    fleet = Fleet.of([300.0, 600.0], 0.0)
-    batches = []
-    for budget in (1.0, 2.0):
-        setting = steady(fleet=fleet, budget=budget, rounds=10, batch=4)
-        experiment = replace(experiment_of("anytime", setting=setting), oversample=True)
-        batches.append([row.batch for row in run(experiment).rows[1:]])
-    assert batches[0] == [[10, 20]] * 10 or batches[0] == [[9, 19]] * 10
-    assert np.abs(np.array(batches[1]) - 2 * np.array(batches[0])).max() <= 2
+@pytest.mark.parametrize(("chunk", "overhead", "expected"), [(1, 0.0, [10, 20]), (4, 0.0, [8, 20]), (1, 1.0, [5, 10])])
+def test_pieces_are_as_many_as_fit_and_each_has_its_overhead(chunk, overhead, expected):
+    fleet = Fleet.of([301.0, 602.0], 0.0, overhead=overhead)  # steady: a sample takes 3/P seconds, a round 0.1 s
+    setting = steady(fleet=fleet, budget=1.0, rounds=10, batch=4)
+    experiment = replace(experiment_of("anytime", setting=setting, options={"chunk": chunk}), oversample=True)
+    assert [row.batch for row in run(experiment).rows[1:]] == [expected] * 10
+
+
+def test_the_luck_of_pieces_evens_out_and_no_device_knows_it_beforehand():
+    """The number of pieces in T − B is Poisson if pieces of one layer take exponential times."""
+    from adelfl.simulation.draws import draw_chunks
+    from adelfl.simulation.world import World
+    from adelfl.strategies.actions import Tasks
+
+    fleet = Fleet.of([20.0], 0.5, 4000)
+    tasks = Tasks(np.arange(4000), np.full(4000, 1000), 1, 0.1, 1.5, chunk=2)
+    cut, work = draw_chunks(World(fleet, 3, 10.0), tasks, 2, 0, 0.0, 1)
+    pieces = cut.batch / 2
+    assert (work.z == (pieces > 0)).all()
+    error = 4.5 * np.sqrt(10.0 / 4000)
+    assert pieces.mean() == pytest.approx(10.0, abs=error)
+    assert pieces.var() == pytest.approx(10.0, rel=0.1)
 
 
 # -- TimelyFL
@@ -184,6 +197,7 @@ def test_timelyfl_with_all_devices_and_no_further_steps_is_wait():
         ("fednova", {"momentum": 1.0}),
         ("timelyfl", {"share": 0}),
         ("timelyfl", {"most": 0}),
+        ("anytime", {"chunk": 0}),
     ],
 )
 def test_bad_options_are_one_sentence(name, options):

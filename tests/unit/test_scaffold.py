@@ -7,10 +7,9 @@ import torch
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.runtime.controls import Controls
-from adelfl.runtime.run import Record
 from adelfl.simulation import engine, simulate
 from support.plain_fl import plain_rounds
-from support.small_worlds import experiment_of, furthest, run, setting_of
+from support.small_worlds import experiment_of, furthest, run, setting_of, steps_of_run
 
 FLEET = Fleet.of([10.0, 20.0, 14.0, 40.0, 25.0], 0.0)
 
@@ -49,9 +48,9 @@ def test_the_first_round_has_no_control_variates_and_is_fedavg_and_later_ones_di
 
 
 def test_control_variates_add_up_to_that_of_the_server_when_all_take_part():
-    simulation = engine._Simulation(experiment_of("scaffold", setting=setting()))
-    program = simulation.run(Record())
-    program.go(program.begin())
+    simulation = engine.Simulation(experiment_of("scaffold", setting=setting()))
+    for step in steps_of_run(simulation, 1e6):
+        step.computed = simulation.backend.prepare([step.merge])[0]()
     assert len(simulation.controls.devices) == 5
     for name, c in simulation.controls.server.items():
         mean = torch.stack([own[name] for own in simulation.controls.devices.values()]).mean(dim=0)

@@ -21,7 +21,7 @@ from adelfl.data.partition import Partition
 from adelfl.errors import AdelError, ConfigError
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.codec import Uploads
-from adelfl.simulation.draws import draw_available, draw_cohort, draw_rows, draw_work, fitted
+from adelfl.simulation.draws import draw_available, draw_chunks, draw_cohort, draw_rows, draw_work, fitted
 from adelfl.simulation.world import World
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Merge, Tasks, Timer
 from adelfl.strategies.rounds import Progress
@@ -114,8 +114,12 @@ class Simulated(Backend):
         number = next(self._numbers)
         if self.world.clairvoyant:
             tasks = fitted(self.world, tasks, number, self._now, len(self.learner.layers))
-        tasks = self._within_data(tasks, number)
-        work = draw_work(self.world, tasks, number, self._now, len(self.learner.layers))
+        if tasks.chunk is not None and math.isfinite(tasks.cutoff):
+            tasks, work = draw_chunks(self.world, tasks, tasks.chunk, number, self._now, len(self.learner.layers))
+            tasks = self._within_data(tasks, number)
+        else:
+            tasks = self._within_data(tasks, number)
+            work = draw_work(self.world, tasks, number, self._now, len(self.learner.layers))
         if tasks.together:
             self._push(work.length, Arrivals(tasks, number, version, self._now, work.z, work.seconds, work.upload))
             return

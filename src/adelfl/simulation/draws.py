@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
@@ -18,6 +19,7 @@ from adelfl.strategies.actions import Floats, Ints, Tasks
 Bools = NDArray[np.bool_]
 
 _ROUNDING = 1e-9  # share of a round by which sums of times may be off
+_LUCKY, _SOME = 3, 20  # a device does not finish more than 3 times and 20 pieces above what is expected
 
 
 def draw_cohort(devices: int, cohort: int | None, seed: int, k: int) -> Ints:
@@ -110,6 +112,32 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     early = tasks.early and asked.any() and through[asked].all()
     length = float(ends[asked].max()) if early else T
     return Work(z, length, np.where(through, ends, T), seconds, np.where(z > 0, whole, np.nan))
+
+
+def draw_chunks(world: World, tasks: Tasks, chunk: int, number: int, now: float, layers: int) -> tuple[Tasks, Work]:
+    """Draw how many pieces of their batches devices finish by the cutoff, and cut the batches to them.
+
+    A piece takes as long as a batch of its size would, with the overhead and the luck of one. What is not finished in
+    time is lost.
+    """
+    devices, T, when = tasks.devices, tasks.cutoff, f"round {number + 1}"
+    takes_part = (tasks.batch > 0) & world.there(devices, number, now)
+    rng, latency = rng_for(world.seed, "latency", number), of_devices(world.latency, devices)
+    mean = (chunk + world.overhead[devices]) / world.speed(devices, now)
+    pieces = -(-tasks.batch // chunk)
+    likely = math.ceil(_LUCKY * T / (layers * float(mean.min(initial=np.inf)))) + _SOME
+    most = max(1, min(int(pieces.max(initial=1)), likely))
+    ends = np.cumsum(layer_times_of(latency, rng, mean, most * layers, layers, when), axis=1)[:, layers - 1 :: layers]
+    upload = upload_times_of(latency, rng, world.upload[devices], layers, when)
+    whole = world.lead(devices, now + T, upload if upload.ndim == 1 else upload[:, -1])
+    if (available := world.available(devices, now + T)) is not None:
+        takes_part &= available
+    done = np.where(takes_part, np.minimum((ends <= (T - whole)[:, None]).sum(axis=1), pieces), 0)
+    some = done > 0
+    work = Work(
+        some * layers, T, np.full(devices.size, T), np.where(some, T - whole, np.nan), np.where(some, whole, np.nan)
+    )
+    return replace(tasks, batch=np.minimum(tasks.batch, done * chunk)), work
 
 
 def fitted(world: World, tasks: Tasks, number: int, now: float, layers: int) -> Tasks:

@@ -53,6 +53,9 @@ class Tasks:
     enough : int or None
         The event of all devices comes as soon as so many have delivered everything; the others count with what they
         have delivered by then. None for no such number.
+    chunk : int or None
+        Devices go through their batch in pieces of so many samples, all from the same weights, until time is up; the
+        batch is then what they have finished. None to compute the batch at once. Real devices do the latter.
     proximal : float
         μ: devices add μ (w_u − w_start) to their gradients.
     controls : ndarray, shape (U,), or None
@@ -71,6 +74,7 @@ class Tasks:
     stop: Floats | None = None
     pace: Floats | None = None
     enough: int | None = None
+    chunk: int | None = None
     proximal: float = 0.0
     controls: Floats | None = None
 

@@ -4,24 +4,45 @@ Ferdinand et al., "Anytime minibatch: Exploiting stragglers in online distribute
 
     w^l ← w^l − η Σ_u S_u g_u^l / Σ_u S_u          S_u: samples that device u has gone through by T_max / R
 
-A simulated device works through its samples until time is up, so its batch is cut to what was done. A node on Flower
-is asked for as many samples as its measured speed allows, and delivers the layers that it finishes.
+All gradients of a round are taken at the same weights, one step however many local iterations are set. A simulated
+device goes through its samples in pieces, each with the overhead and the luck of a batch; the piece that is not
+finished is lost. A node on Flower is asked for as many samples as its measured speed allows, and delivers the layers
+that it finishes.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from adelfl.errors import ConfigError
+from adelfl.planner import Problem
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
 _MOST = 1_000_000  # samples of a batch, where the device's own number is not known
 
 
 class Anytime(RoundStrategy):
-    """T_max / R, batches as large as time permits, weighted by samples."""
+    """T_max / R, batches as large as time permits, weighted by samples.
+
+    Parameters
+    ----------
+    problem : Problem
+    chunk : int
+        Samples of a piece.
+    """
 
     name = "anytime"
-    clairvoyant = True  # the world cuts batches to what is done in time
+
+    def __init__(self, problem: Problem, *, chunk: int = 1) -> None:
+        super().__init__(problem)
+        if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
+            raise ConfigError(f"strategy option chunk must be a whole number of at least 1, not {chunk!r}")
+        self.chunk = chunk
+
+    @property
+    def most_steps(self) -> int:
+        """One."""
+        return 1
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """All samples of a device, or as many as are expected to fit where devices do not stop by themselves."""
@@ -30,8 +51,8 @@ class Anytime(RoundStrategy):
         P, B = self.believed(devices)
         most = np.full(devices.size, float(_MOST))
         if self.beliefs is not None:
-            most = np.maximum(1.0, P * (T - B) / (s.local_iterations * s.layers) - s.overhead[devices])
-        return Orders(T, s.within_data(np.where(B < T, most, 0.0), devices))
+            most = np.maximum(1.0, P * (T - B) / s.layers - s.overhead[devices])
+        return Orders(T, s.within_data(np.where(B < T, most, 0.0), devices), steps=1, chunk=self.chunk)
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A[u,l] = S_u 1[delivered l] / Σ_w S_w 1[delivered l]."""

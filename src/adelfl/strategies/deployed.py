@@ -37,8 +37,9 @@ def deployed(
         As for :class:`~adelfl.strategies.deployment.Deployment`.
     """
     kind = find_strategy(name)
-    if kind.simulated_only:
-        raise ConfigError(f"method {name!r} runs in the simulator only: {kind.simulated_only}")
+    own_world = kind.submodels or kind.unhurried or kind.clairvoyant or kind.control_variates
+    if why := kind.simulated_only or (own_world and "it needs more than real devices can do"):
+        raise ConfigError(f"method {name!r} runs in the simulator only: {why}")
     if not issubclass(kind, RoundStrategy):
         if local_iterations is None:
             raise ConfigError(f'method {name!r} needs a number of local_iterations, not "auto"')

@@ -52,7 +52,7 @@ class Orders:
         Local iterations of all devices, or of each; None for those of the problem.
     enough : int or None
         The round closes before its deadline when so many devices have delivered everything.
-    proximal, controls
+    chunk, proximal, controls
         As in :class:`~adelfl.strategies.actions.Tasks`.
     """
 
@@ -62,6 +62,7 @@ class Orders:
     early: bool = False
     steps: int | Ints | None = None
     enough: int | None = None
+    chunk: int | None = None
     proximal: float = 0.0
     controls: Floats | None = None
 
@@ -285,6 +286,7 @@ class RoundStrategy(Strategy):
             orders.width,
             early=orders.early,
             enough=orders.enough,
+            chunk=orders.chunk,
             proximal=orders.proximal,
             controls=orders.controls,
         )
