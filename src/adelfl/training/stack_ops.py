@@ -85,11 +85,15 @@ class Convolution:
         n, h, w = delta.shape[0], *delta.shape[2:4]
         columns = torch.bmm(first(weight, n).flatten(2).transpose(1, 2), delta.flatten(2))
         columns = columns.view(n, -1, kh, kw, *delta.shape[2:])
+        channels, height, width, rows = self.shape[1:]
+        lines = delta.new_zeros(
+            n, channels, kh, h, width, rows
+        )  # sums over the columns of a kernel, then over its lines
+        for j in range(kw):
+            lines[:, :, :, :, j : j + w] += columns[:, :, :, j]
         grad = delta.new_zeros(n, *self.shape[1:])
         for i in range(kh):
-            for j in range(kw):
-                grad[:, :, i : i + h, j : j + w] += columns[:, :, i, j]
-        height, width = grad.shape[2:4]
+            grad[:, :, i : i + h] += lines[:, :, i]
         return grad[:, :, top : height - top, left : width - left]
 
     def factors(self, delta: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,6 +153,7 @@ class _Products:
         self.layers: list[int] = []
         for names in self.names:
             self.layers.append(layer_of[names[0]] if names else self.layers[-1] if self.layers else -1)
+        self.minus_one = torch.empty(1, 0)
         self.row_bytes = 0.0
         x = example[:1]
         with torch.no_grad():
@@ -180,26 +180,20 @@ class _Products:
         share, labels = row_weight.flatten(), y.view(1, -1)
         log_p = torch.log_softmax(x.flatten(0, 1).t(), 0)
         loss = -torch.mv(log_p.gather(0, labels), share)
-        ones = torch.ones_like(labels, dtype=log_p.dtype)
-        delta = log_p.exp_().scatter_add_(0, labels, ones.neg_()).mul_(share).t().view(n, -1, log_p.shape[0])
-        waiting: list[Callable[[], None]] = []  # steps that change weights which the gradient is still to pass
+        if self.minus_one.shape[1] < labels.shape[1]:
+            self.minus_one = -torch.ones_like(share)[None]
+        delta = log_p.exp_().scatter_add_(0, labels, self.minus_one).mul_(share).t().view(n, -1, log_p.shape[0])
         for k in reversed(range(len(self.operations))):
-            n = reach[self.layers[k]] if self.layers[k] >= 0 else 0
-            if n == 0:
-                break
-            delta = first(delta, n)
-            if k + 1 < len(self.operations):
-                delta = self.operations[k + 1].input_grad(delta, *given[k + 1][:1])
-            for do in waiting:
-                do()
-            waiting.clear()
-            if names := self.names[k]:
-                operation = self.operations[k]
-                waiting.append(partial(stack.move_along, names[0], *operation.factors(delta)))
+            operation, names = self.operations[k], self.names[k]
+            below = reach[self.layers[k - 1]] if k and self.layers[k - 1] >= 0 else 0
+            lower = operation.input_grad(first(delta, below), *given[k][:1]) if below else None
+            if names:  # weights move when the gradient has passed them
+                stack.move_along(names[0], *operation.factors(delta))
                 if len(names) > 1:
-                    waiting.append(partial(stack.move, names[1], operation.bias_grad(delta)))
-        for do in waiting:
-            do()
+                    stack.move(names[1], operation.bias_grad(delta))
+            if lower is None:
+                break
+            delta = lower
         return loss
 
 
