@@ -40,14 +40,13 @@ class Part(Being):
         self.data = tuple(part[: 64 - seed] for part in self.data)
 
 
-def test_data():
+def held_out():
     rng = np.random.default_rng(99)
     x = rng.normal(size=(500, 4)).astype(np.float32)
     return x, x[:, :3].argmax(1).astype(np.int64)
 
 
-X, Y = test_data()
-test_data.__test__ = False
+X, Y = held_out()
 
 
 def evaluate(_, weights):
@@ -116,6 +115,18 @@ def test_devices_are_there_when_they_were_there(tmp_path):
         assert len(device.replies) >= 4
     outcome = what_if(record, "wait", {})
     assert outcome.rounds == pytest.approx(len(record.rounds) - 1, abs=1)
+
+
+def test_a_reply_that_came_after_the_opening_round_is_part_of_the_history(tmp_path):
+    world = World({i: Part(0.05, 15.0 if i == SLOW else 0.1, i) for i in NODES})
+    record = deployment(tmp_path / "run", "salf", world)
+    assert record.rounds[1].time < 15.0
+    history = History.of(record)
+    assert history.devices[SLOW - 1].replies[0].began == pytest.approx(history.start, abs=0.5)
+    assert history.devices[SLOW - 1].replies[0].lag >= 15.0
+    simulated = what_if(record, "salf", {})
+    assert simulated.rounds == pytest.approx(record.rounds[-1].round, rel=0.1)
+    assert simulated.time == pytest.approx(record.rounds[-1].time, rel=0.1)
 
 
 def test_speeds_and_lags_are_those_of_the_nodes(tmp_path):

@@ -47,10 +47,10 @@ class Device:
         """Return the reply whose task began nearest to a moment."""
         return min(self.replies, key=lambda reply: abs(reply.began - now))
 
-    def noted(self, now: float, seconds: float, z: int, batch: int, lag: float, timing: Timing) -> None:
-        """Add a reply; the device was there all the while."""
-        began = now - seconds - lag
-        self.seen = {t: here for t, here in self.seen.items() if not began <= t <= now} | {began: True, now: True}
+    def noted(self, began: float, seconds: float, z: int, batch: int, lag: float, timing: Timing) -> None:
+        """Add a reply to a task; the device was there all the while."""
+        end = began + seconds + lag
+        self.seen = {t: here for t, here in self.seen.items() if not began <= t <= end} | {began: True, end: True}
         if z > 0 and seconds > 0:
             self.replies.append(Reply(began, lag, seconds / z, min(batch, timing.samples or batch), timing))
 
@@ -76,13 +76,15 @@ class History:
         if record.info.clock != "real" or not record.events:
             raise ConfigError(f"{record.folder}: not a Flower run with logged events (events.jsonl)")
         history = cls([Device() for _ in record.info.nodes or range(record.info.devices)])
-        history._read(record.events, record.rounds[1:])
+        history._read(record.events, record.rounds[1:], int(record.info.config["flower"]["batch"]))
         for device in history.devices:
             device.fit_overhead()
         return history
 
-    def _read(self, events: list[dict[str, Any]], rows: list[Row]) -> None:
-        pending: dict[int, tuple[Any, ...]] = {}  # what arrived, until the row of its merge tells the batch
+    def _read(self, events: list[dict[str, Any]], rows: list[Row], batch: int) -> None:
+        # What arrived, until the row of its merge tells the batch. What is not merged is of the opening round, or of a
+        # method that always asks for the same batch.
+        pending: dict[int, tuple[Any, ...]] = {}
         gaps, before, left = [], float(events[0]["now"]), iter(rows)
         self.start = before
         for entry in events:
@@ -91,29 +93,36 @@ class History:
             for u in {u for cohort in cohorts for u in cohort}:
                 self.devices[u].seen[now] = True
             if event["kind"] == "arrivals":
-                values = zip(event["z"], event["seconds"], event["upload"], event["timings"], strict=True)
-                pending |= {u: (now, event["began"], *own) for u, own in zip(event["devices"], values, strict=True)}
+                values = zip(event["seconds"], event["z"], event["upload"], event["timings"], strict=True)
+                for u, own in zip(event["devices"], values, strict=True):
+                    self._take(pending, u, batch)
+                    pending[u] = (event["began"], *own)
             elif event["kind"] == "late":
                 timing = _timing(event["timing"])
-                lag = timing.setup + timing.outside
-                self.devices[event["device"]].noted(now, event["seconds"], event["z"], event["batch"], lag, timing)
+                seconds, lag = event["seconds"], timing.setup + timing.outside
+                began = now - seconds - lag
+                self.devices[event["device"]].noted(began, seconds, event["z"], event["batch"], lag, timing)
             elif event["kind"] == "merged":
-                self._merged(next(left), pending)
+                self._take_all(pending, next(left))
                 gaps.append(now - before)
             before = now
         for row in left:
-            self._merged(row, pending)
+            self._take_all(pending, row)
+        for u in list(pending):
+            self._take(pending, u, batch)
         self.between = float(np.median(gaps)) if gaps else 0.0
 
-    def _merged(self, row: Row, pending: dict[int, tuple[Any, ...]]) -> None:
+    def _take_all(self, pending: dict[int, tuple[Any, ...]], row: Row) -> None:
         for u, batch in zip(row.devices or (), row.batch, strict=True):
-            if batch == 0 or u not in pending:
-                continue
-            now, began, z, seconds, lag, timing = pending.pop(u)
-            if timing is None:
-                self.devices[u].seen[began] = False
-            elif seconds is not None:
-                self.devices[u].noted(now, seconds, z, batch, lag, _timing(timing))
+            self._take(pending, u, batch)
+
+    def _take(self, pending: dict[int, tuple[Any, ...]], u: int, batch: int) -> None:
+        """Note what arrived of a device, unless it sat out."""
+        began, seconds, z, lag, timing = pending.pop(u, (0.0, None, 0, 0.0, []))
+        if batch > 0 and timing is None:
+            self.devices[u].seen[began] = False
+        elif batch > 0 and seconds is not None:
+            self.devices[u].noted(began, seconds, z, batch, lag, _timing(timing))
 
 
 def _timing(values: list[Any]) -> Timing:
