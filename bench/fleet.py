@@ -3,8 +3,9 @@
     python bench/fleet.py [--devices 1000,10000,100000] [--merges 200] [--repeats 3]
 
 FedBuff with a buffer of 10 and one local step of an MLP 16-32-16-10 on 8 samples, so that clock, draws and dispatch
-weigh the most. The table shows CPU milliseconds per update (medians; sizes in turns, one thread), and the peak of the
-memory that is allocated while updates are computed, after the set-up, as tracemalloc sees it in a run of its own.
+weigh the most; without evaluation and server step. The table shows CPU milliseconds per update (medians; sizes in
+turns, one thread), and the peak of the memory that is allocated while updates are computed, after the set-up, as
+tracemalloc sees it in a run of its own. Some numbers per device are made once, when they are first needed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 
@@ -21,8 +23,9 @@ from adelfl import ConstantRate, Fleet
 from adelfl.data import Dataset, Partition
 from adelfl.planner import Problem
 from adelfl.process import settle
+from adelfl.runtime.loop import Loop
 from adelfl.simulation import Experiment
-from adelfl.simulation.engine import _Run
+from adelfl.simulation.engine import Simulation
 from adelfl.strategies.fedbuff import FedBuff
 from adelfl.training.layers import find_layers
 from adelfl.training.models import build_model
@@ -48,12 +51,16 @@ def experiment(devices: int, merges: int) -> Experiment:
     return Experiment(dataset, partition, model, layers, strategy, seed=0, evaluations=1, oversample=True)
 
 
-def run(of: Experiment) -> tuple[float, int]:
-    """Return CPU seconds and the number of updates of a run, without its set-up."""
-    simulation = _Run(of, None, None)
-    start = time.process_time()
-    merges = simulation.go(None).rounds
-    return time.process_time() - start, merges * BUFFER
+def run(of: Experiment) -> Callable[[], int]:
+    """Set a run up; calling the result does it, and returns the number of updates."""
+    simulation = Simulation(of)
+    loop = Loop(simulation.strategy, simulation.backend, of.strategy.problem.budget)
+
+    def go() -> int:
+        loop.run(loop.steps(), lambda step: None, lambda step: None)
+        return loop.version * BUFFER
+
+    return go
 
 
 def main() -> int:
@@ -67,13 +74,15 @@ def main() -> int:
     costs: dict[int, list[float]] = {n: [] for n in worlds}
     for _ in range(args.repeats + 1):
         for n, world in worlds.items():
-            seconds, updates = run(world)
-            costs[n].append(1e3 * seconds / updates)
+            go = run(world)
+            start = time.process_time()
+            updates = go()
+            costs[n].append(1e3 * (time.process_time() - start) / updates)
     print(f"{'devices':>10}{'CPU ms/update':>15}{'peak MB while updating':>25}")
     for n, world in worlds.items():
-        simulation = _Run(world, None, None)
+        go = run(world)
         tracemalloc.start()
-        simulation.go(None)
+        go()
         peak = tracemalloc.get_traced_memory()[1] / 2**20
         tracemalloc.stop()
         print(f"{n:10,}{statistics.median(costs[n][1:]):15.3f}{peak:25.1f}", flush=True)

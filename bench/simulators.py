@@ -80,6 +80,10 @@ def _any(workload: Workload) -> bool:
     return True
 
 
+def _merges(workload: Workload) -> bool:
+    return workload.buffer is not None
+
+
 def _rounds(workload: Workload) -> bool:
     return workload.buffer is None
 
@@ -115,6 +119,7 @@ PEERS = {
             _FLOWER,
         ),
         Peer("pfl", "pfl_sim.py", "pfl", ("pfl[pytorch]", "torch"), LAYOUTS, {"mlp": (100, 10), "mlp300": (15, 3)}),
+        Peer("flgo", "flgo_sim.py", "flgo", ("torch", "flgo"), rounds={"fedbuff": (60, 5)}, does=_merges),
         Peer("jax", "jax_sim.py", "jax", ("jax", "jaxlib", "numpy"), _MAPS, {"vgg11": (1, 1)}, _rounds),
         Peer("jax-batch", "jax_sim.py", "jax", ("jax", "jaxlib", "numpy"), _ONE_BATCH, {"vgg11": (1, 1)}),
     )

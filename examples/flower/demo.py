@@ -1,19 +1,27 @@
-"""Stock FedAvg, dropping and ADEL-FL on a real Flower deployment, under one wall-clock budget.
+"""Stock FedAvg and adelfl's methods on a real Flower deployment, under one wall-clock budget.
 
     python examples/flower/demo.py              (or: make flower-demo)
+    python examples/flower/demo.py --scenario 3 --methods fedavg drop fedbuff adel --repeats 5 --out results.csv
 
-A SuperLink and four SuperNodes on loopback, TLS and node authentication on; the last node is eight times slower, and
-has most of the eights and nines. Everything is stopped at the end.
+A SuperLink and SuperNodes on loopback, TLS and node authentication on. Everything is stopped at the end.
+
+    1   four nodes on digits; the last is eight times slower and has most of the eights and nines. Devices are emulated:
+        nodes sleep.
+    2   a CNN on MNIST, real computing, four nodes; the last two get half and a seventh of a core.
+    3   eight nodes on digits; the last is 20 times slower, and another is gone for the second third of the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import signal
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -31,52 +39,127 @@ METHODS = {
 }
 
 
+@dataclass(frozen=True)
+class Scenario:
+    """Nodes of a deployment, and what happens to them.
+
+    Attributes
+    ----------
+    budget : float
+        Seconds for each method.
+    slowdowns : list of float
+        How much slower each node pretends to be; 0 to compute without sleeping.
+    shares : dict of int to float
+        Share of a core that nodes are held back to.
+    away : tuple of (int, float, float), optional
+        A node, and the shares of the budget at which it is killed and started again.
+    config : dict
+        Settings of the app.
+    """
+
+    budget: float
+    slowdowns: list[float]
+    shares: dict[int, float] = field(default_factory=dict)
+    away: tuple[int, float, float] | None = None
+    config: dict[str, object] = field(default_factory=dict)
+
+
+SCENARIOS = {
+    1: Scenario(160.0, [1.0, 1.0, 1.0, 8.0]),
+    2: Scenario(240.0, [0.0] * 4, shares={2: 0.5, 3: 0.15}, config={"task": "mnist", "learning-rate": 0.1}),
+    3: Scenario(200.0, [1.0] * 7 + [20.0], away=(6, 1 / 3, 2 / 3)),
+}
+
+
 def main() -> int:
     """Run the methods one after another, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--budget", type=float, default=160.0, help="seconds for each method")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--slowdown", type=float, default=8.0, help="of the last node")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenario", type=int, choices=SCENARIOS, default=1)
+    parser.add_argument("--budget", type=float, help="seconds for each method; by default the scenario's")
+    parser.add_argument("--rounds", type=int, default=10, help="of methods that do not choose their number")
+    parser.add_argument("--local-iterations", type=int, default=30, help="of methods that do not choose their number")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=["fedavg", "drop", "adel"])
     parser.add_argument("--repeats", type=int, default=1, help="of every method")
-    parser.add_argument("--out", type=Path, help="write all accuracies there (JSON)")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="CSV file to which each result is appended as its run ends")
+    parser.add_argument("--records", type=Path, help="folder for the records of adelfl's methods")
+    options = parser.parse_args()
     # Ended from outside, still stop what was started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    found: dict[str, list[dict]] = {method: [] for method in asked.methods}
+    scenario = SCENARIOS[options.scenario]
+    results: dict[str, list[dict[str, object]]] = {method: [] for method in options.methods}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="adelfl-demo-") as temporary:
-        print("starting a SuperLink and four SuperNodes with TLS and node authentication ...", flush=True)
-        with Deployment([1.0, 1.0, 1.0, asked.slowdown], Path(temporary) / "flower") as flower:
-            for repeat in range(asked.repeats):
-                for method in asked.methods:
-                    title = METHODS[method]
-                    out = Path(temporary) / f"{method}-{repeat}.json"
-                    print(f"{title}: {asked.budget:.0f} s ...", flush=True)
-                    config = {"method": method, "budget": asked.budget, "rounds": asked.rounds, "out": str(out)}
-                    status = flower.run(config, seconds=2 * asked.budget + 120)
-                    if not out.exists():
-                        print(f"{title} ended with {status}:\n{flower.last_log}", file=sys.stderr)
+        print(f"starting a SuperLink and {len(scenario.slowdowns)} SuperNodes with TLS ...", flush=True)
+        with Deployment(scenario.slowdowns, Path(temporary) / "flower", scenario.shares) as flower:
+            for repeat in range(options.repeats):
+                for method in options.methods:
+                    result = run(flower, scenario, method, repeat, options, Path(temporary))
+                    if result is None:
                         return 1
-                    found[method].append(json.loads(out.read_text(encoding="utf-8")))
-    print_table(found)
+                    results[method].append(result)
+    print_table(results)
     print(f"\n{time.monotonic() - began:.0f} s in all; every process is stopped.")
-    if asked.out:
-        asked.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
     return 0
 
 
-def print_table(found: dict[str, list[dict]]) -> None:
+def run(
+    flower: Deployment, scenario: Scenario, method: str, repeat: int, options: argparse.Namespace, folder: Path
+) -> dict[str, object] | None:
+    """Run one method once; return its result, and append it to the CSV file."""
+    budget = options.budget or scenario.budget
+    out = folder / f"{method}-{repeat}.json"
+    print(f"{METHODS[method]}: {budget:.0f} s ...", flush=True)
+    config = scenario.config | {
+        "method": method,
+        "budget": budget,
+        "timeout": budget / 8,
+        "rounds": options.rounds,
+        "local-iterations": options.local_iterations,
+        "nodes": len(scenario.slowdowns),
+        "out": str(out),
+    }
+    if options.records is not None:
+        config["record"] = str(options.records.absolute() / f"scenario{options.scenario}-{method}-{repeat}")
+    away = nullcontext()
+    if scenario.away is not None:
+        node, leaves, returns = scenario.away
+        away = flower.away(node, leaves * budget, returns * budget)
+    with away:
+        status = flower.run(config, seconds=2 * budget + 120)
+    if not out.exists():
+        print(f"{METHODS[method]} ended with {status}:\n{flower.last_log}", file=sys.stderr)
+        return None
+    answer = json.loads(out.read_text(encoding="utf-8"))
+    last = answer["evaluations"][-1]
+    result = {
+        "scenario": options.scenario,
+        "method": method,
+        "repeat": repeat,
+        "budget": budget,
+        "rounds": last["round"],
+        "accuracy": last["accuracy"],
+        "rare": last["rare"],
+        "seconds": answer["seconds"],
+    }
+    if options.out is not None:
+        new = not options.out.exists()
+        with options.out.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, result.keys())
+            if new:
+                writer.writeheader()
+            writer.writerow(result)
+    return result
+
+
+def print_table(results: dict[str, list[dict[str, object]]]) -> None:
     """What each method's model knew when the budget was over: a row per run, and of several runs their mean."""
     line = "{:24}{:>12}{:>14}{:>14}{:>14}{:>6}".format
     print("\n" + line("method", "rounds", "accuracy, %", "8s and 9s, %", "seconds", "of"))
-    for method, results in found.items():
-        budget = f"{results[0]['budget']:.0f}"
-        ends = []
-        for result in results:
-            last = result["evaluations"][-1]
-            ends.append((last["round"], 100 * last["accuracy"], 100 * last["rare"], result["seconds"]))
-            print(line(METHODS[method], last["round"], *(f"{value:.1f}" for value in ends[-1][1:]), budget))
+    for method, runs in results.items():
+        budget = f"{runs[0]['budget']:.0f}"
+        ends = [(r["rounds"], 100 * r["accuracy"], 100 * r["rare"], r["seconds"]) for r in runs]
+        for end in ends:
+            print(line(METHODS[method], end[0], *(f"{value:.1f}" for value in end[1:]), budget))
         if len(ends) > 1:
             print(line("    mean", *map(mean_and_error, zip(*ends, strict=True)), budget))
 

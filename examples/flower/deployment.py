@@ -20,7 +20,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
@@ -31,6 +33,7 @@ from cryptography.x509.oid import NameOID
 APP = Path(__file__).parent
 _BIN = Path(sys.executable).parent
 _BOOT_SECONDS = 60.0
+_PERIOD = 0.1  # seconds in which a node that is held back runs once and is stopped once
 
 
 class Deployment:
@@ -42,10 +45,17 @@ class Deployment:
         How much slower than a device of speed 1 each node is.
     folder : Path, optional
         For certificates, keys and logs; a temporary one that is removed at the end, by default.
+    shares : dict of int to float, optional
+        Share of a core to which nodes are held back: their processes are stopped for the rest of every tenth of a
+        second.
     """
 
-    def __init__(self, slowdowns: list[float], folder: Path | None = None) -> None:
-        self.slowdowns, self.keep = slowdowns, folder is not None
+    def __init__(
+        self, slowdowns: list[float], folder: Path | None = None, shares: dict[int, float] | None = None
+    ) -> None:
+        self.slowdowns, self.keep, self.shares = slowdowns, folder is not None, shares or {}
+        self._stopping = threading.Event()
+        self._holding: list[threading.Thread] = []
         self.folder = folder or Path(tempfile.mkdtemp(prefix="adelfl-flower-"))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = _free_port()
@@ -75,12 +85,19 @@ class Deployment:
                 self._make_key(i)
                 self._flwr("supernode", "register", str(self.folder / f"node{i}.pub"), "here")
                 self.supernodes.append(self.start_supernode(i))
+            self._wait_for_supernodes()
+            for i, share in self.shares.items():
+                self._holding.append(threading.Thread(target=self._hold_back, args=(i, share)))
+                self._holding[-1].start()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._holding:
+            thread.join()
         for process in [*self.supernodes, self.superlink]:
             if process is not None:
                 _end(process)
@@ -108,6 +125,37 @@ class Deployment:
             "--ssl-keyfile", str(self.folder / "server.key"),
         ]  # fmt: skip
         return self._start(f"node{i}", command)
+
+    def _hold_back(self, i: int, share: float) -> None:
+        """Let a node, and what it started, run for a share of the time."""
+        while not self._stopping.wait(share * _PERIOD):
+            self._signal(i, signal.SIGSTOP)
+            self._stopping.wait((1.0 - share) * _PERIOD)
+            self._signal(i, signal.SIGCONT)
+
+    def _signal(self, i: int, sign: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.supernodes[i].pid, sign)
+
+    @contextlib.contextmanager
+    def away(self, i: int, leaves: float, returns: float) -> Iterator[None]:
+        """Kill node i after so many seconds, and start it again after so many more or at the end."""
+        over = threading.Event()
+
+        def leave_and_return() -> None:
+            if not over.wait(leaves):
+                self._signal(i, signal.SIGKILL)
+                self.supernodes[i].wait()
+                over.wait(returns - leaves)
+                self.supernodes[i] = self.start_supernode(i)
+
+        thread = threading.Thread(target=leave_and_return)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def submit(self, config: dict[str, object]) -> str:
         """Start the app with these settings; the run's number."""
@@ -166,6 +214,14 @@ class Deployment:
                 return
             time.sleep(0.2)
         raise TimeoutError("the SuperLink does not listen")
+
+    def _wait_for_supernodes(self) -> None:
+        end = time.monotonic() + _BOOT_SECONDS
+        names = [f"node{i}" for i in range(len(self.slowdowns))]
+        while not all("startup complete" in self.log(name) for name in names):
+            if time.monotonic() > end:
+                raise TimeoutError("a SuperNode did not start")
+            time.sleep(0.2)
 
     def _make_certificates(self) -> None:
         ca = ec.generate_private_key(ec.SECP384R1())

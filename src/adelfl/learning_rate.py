@@ -66,3 +66,15 @@ class ConstantRate:
     def values(self, rounds: int) -> Floats:
         """Return η_t for t = 1..rounds."""
         return np.full(rounds, self.initial, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A learning rate from a round on."""
+
+    whole: LearningRate
+    first: int
+
+    def values(self, rounds: int) -> Floats:
+        """Return η_t of the rounds that are left."""
+        return self.whole.values(self.first + rounds)[self.first :]

@@ -144,21 +144,8 @@ def admit(
 ) -> tuple[int, dict[str, Array]]:
     """Check one reply; return how many layers it has, from the last on, and the changes of their parameters.
 
-    Parameters
-    ----------
-    shape : Shape
-        Layers and parameters of the model.
-    round : int
-        The round that the sender was asked for.
-    claimed, examples : object
-        Round and number of samples that the reply names; anything, since it is unchecked.
-    changes : mapping of str to ndarray or bytes
-        Arrays, or files as numpy.save writes them.
-
-    Raises
-    ------
-    UpdateRejected
-        With a reason.
+    ``claimed`` and ``examples`` are the round and the number of samples that the reply names; they, and the changes
+    (arrays, or files as numpy.save writes them), may be anything. What fails a check raises UpdateRejected.
     """
     if not _is_whole(claimed) or claimed != round:
         raise UpdateRejected(Reason.other_round, f"it says round {_shown(claimed)}; this is round {round}")

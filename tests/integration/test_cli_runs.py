@@ -579,7 +579,7 @@ def by_seed(shape, classes, seed):
         ("model.factory=troubled:leaves", "model.factory: troubled:leaves fails (SystemExit"),
         ("data.factory=troubled:leaves", "data.factory: troubled:leaves fails (SystemExit"),
         ("strategy.name=troubled:Broken", "cannot be made (LookupError: nothing there; troubled.py, line "),
-        ("strategy.name=troubled:Silent", "orders gave None"),
+        ("strategy.name=troubled:Silent", "orders must return an Orders"),
         ("model.factory=troubled:InTraining", "ArithmeticError: not so; troubled.py, line "),
         ("training.budget=1e-300", "training.budget: must be at least 1e-09"),
         ("fleet.sigma=30", "fleet.sigma: must be at most 10"),

@@ -12,6 +12,7 @@ from adelfl.data import Dataset, Partition
 from adelfl.fleet import Fleet
 from adelfl.learning_rate import ConstantRate
 from adelfl.planner import Problem
+from adelfl.runtime.loop import Loop
 from adelfl.simulation import Experiment, engine
 from adelfl.strategies.fedbuff import FedBuff
 from adelfl.training.layers import find_layers
@@ -33,8 +34,8 @@ def cost_of_merges(devices):
     experiment = Experiment(
         Dataset.from_arrays(x, y, x[:64], y[:64]), partition, model, layers, FedBuff(problem, buffer=BUFFER), seed=0
     )
-    run = engine._Run(experiment, None, None)
-    steps = run.loop.steps()
+    run = engine.Simulation(experiment)
+    steps = Loop(run.strategy, run.backend, problem.budget).steps()
     calls, chosen = 0, set()
 
     def count(frame, event, argument):

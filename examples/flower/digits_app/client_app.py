@@ -14,12 +14,13 @@ SECONDS_PER_SAMPLE = 0.002  # and layer, on a device of speed 1
 def train(message: Message, context: Context) -> Message:
     """Do a round's work; torch is imported here, where its time is measured."""
     from adelfl.flower import train as train_in_time
-    from digits_app.task import Net, load_node, weaken
+    from digits_app.task import load_node, network, weaken
 
     node = int(context.node_config.get("partition-id", 0))
     nodes = int(context.node_config.get("num-partitions", context.run_config["nodes"]))
     slowdown = float(context.node_config.get("slowdown", 8.0 if node == nodes - 1 else 1.0))
-    model, data = Net(), load_node(node, nodes)
+    task = str(context.run_config["task"])
+    model, data = network(task), load_node(task, node, nodes)
     config = message.content["config"]
     if "adelfl-batch" not in config:
         return _stock(message, context, model, data, slowdown)

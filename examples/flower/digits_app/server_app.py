@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from adelfl.flower import DeadlineStrategy
-from digits_app.task import Net, accuracy, load_test
+from digits_app.task import accuracy, load, network
 
 app = ServerApp()
 
@@ -31,8 +31,8 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     method, budget = str(config["method"]), float(config["budget"])
     torch.manual_seed(0)
-    model = Net()
-    x, y = load_test()
+    model, data = network(str(config["task"])), load(str(config["task"]))
+    x, y = torch.from_numpy(data.x_test), torch.from_numpy(data.y_test)
     rare = (y == 8) | (y == 9)
     start, evaluations = time.monotonic(), []
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from adelfl.data import Dataset, load_dataset
 
@@ -24,9 +26,39 @@ class Net(nn.Module):
         return self.third(torch.relu(self.second(x)))
 
 
-def build(*_: object) -> Net:
-    """Make the model, for run files."""
-    return Net()
+class ConvNet(nn.Module):
+    """Two convolutions and two dense layers, for MNIST."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 8, 5), nn.Conv2d(8, 16, 5)
+        self.third, self.fourth = nn.Linear(256, 64), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        x = functional.max_pool2d(torch.relu(self.first(x)), 2)
+        x = functional.max_pool2d(torch.relu(self.second(x)), 2)
+        return self.fourth(torch.relu(self.third(x.flatten(1))))
+
+
+def network(task: str) -> nn.Module:
+    """Make the model of a task."""
+    return ConvNet() if task == "mnist" else Net()
+
+
+def load(task: str) -> Dataset:
+    """Load the data of a task; of MNIST a part, since every message starts a process that loads it."""
+    data = load_dataset(task)
+    if task == "digits":
+        return data
+    train, test = slice(12_000), slice(2_000)
+    return replace(
+        data,
+        x_train=data.x_train[train],
+        y_train=data.y_train[train],
+        x_test=data.x_test[test],
+        y_test=data.y_test[test],
+    )
 
 
 def split(data: Dataset, nodes: int = 4) -> list[np.ndarray]:
@@ -38,17 +70,34 @@ def split(data: Dataset, nodes: int = 4) -> list[np.ndarray]:
     return [np.flatnonzero(home == node) for node in range(nodes)]
 
 
-def load_node(node: int, nodes: int) -> tuple[Tensor, Tensor]:
+def load_node(task: str, node: int, nodes: int) -> tuple[Tensor, Tensor]:
     """A node's samples."""
-    data = load_dataset("digits")
+    data = load(task)
     mine = split(data, nodes)[node]
     return torch.from_numpy(data.x_train[mine]), torch.from_numpy(data.y_train[mine])
 
 
-def load_test() -> tuple[Tensor, Tensor]:
-    """Everybody's test samples."""
-    data = load_dataset("digits")
-    return torch.from_numpy(data.x_test), torch.from_numpy(data.y_test)
+# For run files, as of adelfl what-if: the model of each scenario, the data of the second, the split of the third.
+
+
+def build(*_: object) -> nn.Module:
+    """Make the model for digits."""
+    return Net()
+
+
+def build_cnn(*_: object) -> nn.Module:
+    """Make the model for MNIST."""
+    return ConvNet()
+
+
+def load_mnist() -> Dataset:
+    """Load the part of MNIST."""
+    return load("mnist")
+
+
+def split_in_eight(data: Dataset) -> list[np.ndarray]:
+    """Split digits over eight nodes."""
+    return split(data, 8)
 
 
 @torch.no_grad()
@@ -59,5 +108,7 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 def weaken(model: nn.Module, seconds: float) -> None:
     """Emulate a device that takes so long for a layer: sleep whenever a layer's gradient is ready."""
+    if seconds == 0.0:
+        return
     for module in model.children():
         module.weight.register_post_accumulate_grad_hook(lambda _: time.sleep(seconds))

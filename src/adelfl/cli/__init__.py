@@ -32,10 +32,10 @@ for command in (
     profile.profile,
     reproduce.reproduce,
     dashboard.dashboard,
-    what_if.what_if,
 ):
     app.command()(command)
 app.command("list")(runs.list_runs)
+app.command("what-if")(what_if.what_if)
 
 
 def _version(wanted: bool) -> None:

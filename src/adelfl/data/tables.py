@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -183,6 +184,8 @@ def _standardised(table: Floats, train: NDArray[np.bool_]) -> NDArray[np.float32
 
 
 def _numbers(path: Path, name: str, values: Sequence[Any]) -> Floats:
+    with suppress(TypeError, ValueError):
+        return np.array(values, dtype=np.float64)  # nothing is missing
     numbers = np.empty(len(values))
     for i, value in enumerate(values):
         try:

@@ -18,16 +18,12 @@ SALF_OVER_ALL = "salf[average_over=all]"
 EVERYBODY = ("adel-paper", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle")
 
 
-def _slow_rate(rounds: int) -> tuple[str, ...]:
-    return ("learning_rate.schedule=inverse", f"learning_rate.time_scale={rounds / 5:g}")
-
-
 def _mnist_cells(depths: tuple[float, ...], rates: tuple[str, ...], slow_rounds: int) -> tuple[Cell, ...]:
     """Return cells with the released code's 100 rounds, or with more rounds and a rate that falls more slowly."""
-    paper_rate = ("learning_rate.schedule=inverse", "learning_rate.time_scale=1")
+    inverse, tau = "learning_rate.schedule=inverse", slow_rounds // 5
     known = {
-        "paper": ("η₀/(1+t)", ("training.rounds=100", *paper_rate)),
-        "slow": (f"η₀/(1+t/{slow_rounds // 5})", (f"training.rounds={slow_rounds}", *_slow_rate(slow_rounds))),
+        "paper": ("η₀/(1+t)", ("training.rounds=100", inverse, "learning_rate.time_scale=1")),
+        "slow": (f"η₀/(1+t/{tau})", (f"training.rounds={slow_rounds}", inverse, f"learning_rate.time_scale={tau}")),
         "constant": ("constant η₀", ("training.rounds=100", "learning_rate.schedule=constant")),
     }
     return tuple(
@@ -61,12 +57,10 @@ _MNIST_MLP = Study(
     tuning=("data.validation=0.16666667", "training.evaluations=10", "data.test_samples=5000"),
     tuning_seeds=3,
     falling=True,
-    headline=("depth50-slow", "depth25-slow", "depth15-slow"),
 )
 
 _MNIST_CNN = replace(
     _MNIST_MLP,
-    headline=(),
     finalists=2,
     name="mnist-cnn",
     title="MNIST, CNN",
@@ -98,7 +92,6 @@ _ABLATION = replace(
     strategies=tuple(_PARTS),
     claims=(),
     falling=False,
-    headline=(),
     drawing="dots",
     words=_PARTS,
 )
@@ -110,7 +103,10 @@ _MAP = Study(
     name="map",
     title="When does a deadline plan pay?",
     source="ours",
-    changes=("data.name=digits", "model.name=mlp", "model.init=he", *_slow_rate(100)),
+    changes=(
+        *("data.name=digits", "model.name=mlp", "model.init=he"),
+        *("learning_rate.schedule=inverse", "learning_rate.time_scale=20"),
+    ),
     cells=tuple(
         Cell(
             f"U{U}-L{L}-depth{100 * depth:.0f}",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,18 @@ class Trial:
     rate: float
     seed: int
     accuracy: float
+
+
+class Summary(NamedTuple):
+    """Final accuracy of a strategy in a cell, in percent, over its seeds."""
+
+    label: str
+    mean: float
+    error: float
+    rate: float
+    broke: int
+    """Number of runs that broke down."""
+    median: float
 
 
 @dataclass(frozen=True)
@@ -233,28 +245,24 @@ class Outcome:
         curves = np.array([[float(value) for value in run.curve.split()] for run in runs])
         return StoredContender(word, runs[0].label, [], CURVE, curves)
 
-    def tables(self) -> list[tuple[str, list[tuple[str, float, float, float, int, float]]]]:
-        """For each cell, its title and rows of label, mean, standard error, chosen rate, broken seeds, median.
+    def summary(self, cell: Cell, strategy: str) -> Summary:
+        """Return the final accuracy of a strategy in a cell; its mean is NaN where it does not run."""
+        runs, accuracy = self.of(cell, strategy), self.accuracy(cell, strategy)
+        label = self.study.words.get(strategy, self._labels[strategy])
+        if not runs:
+            return Summary(label, math.nan, math.nan, math.nan, 0, math.nan)
+        broke = sum(run.broke_down for run in runs)
+        error, median = standard_error(accuracy), float(np.median(accuracy))
+        return Summary(label, float(accuracy.mean()), error, runs[0].rate, broke, median)
 
-        The mean of a strategy that does not run in a cell is NaN.
-        """
-        labels = {run.strategy: run.label for run in self.runs}
-        tables = []
-        for cell in self.study.cells:
-            rows = []
-            for strategy in self.study.strategies:
-                if strategy not in labels:
-                    continue
-                label = self.study.words.get(strategy, labels[strategy])
-                runs, accuracy = self.of(cell, strategy), self.accuracy(cell, strategy)
-                if not runs:
-                    rows.append((label, math.nan, math.nan, math.nan, 0, math.nan))
-                    continue
-                broke = sum(run.broke_down for run in runs)
-                median = float(np.median(accuracy))
-                rows.append((label, float(accuracy.mean()), standard_error(accuracy), runs[0].rate, broke, median))
-            tables.append((cell.title, rows))
-        return tables
+    @cached_property
+    def _labels(self) -> dict[str, str]:
+        return {run.strategy: run.label for run in self.runs}
+
+    def tables(self) -> list[tuple[str, list[Summary]]]:
+        """Return the title of each cell, and a row for each strategy that runs in the study."""
+        shown = [strategy for strategy in self.study.strategies if strategy in self._labels]
+        return [(cell.title, [self.summary(cell, strategy) for strategy in shown]) for cell in self.study.cells]
 
     def write(self, stem: Path) -> list[Path]:
         """Write ``STEM.csv`` (runs) and ``STEM-rates.csv`` (trials)."""

@@ -1,10 +1,9 @@
 """Tables of the documentation, generated from the results' CSV files between comments that name them.
 
-<!-- results: mnist-mlp -->                                a study's final accuracies
+<!-- results: mnist-mlp -->                                final accuracies of a study: a row per cell
 <!-- claims: mnist-mlp -->                                 and its verdicts
 <!-- gains: map -->                                        points gained, by how often the first layer starves
 <!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
-<!-- gap: beyond-digits -->                                a row per cell, and how much of a gap is closed
 <!-- goals: beyond-digits beyond-mnist -->                 in how many cells our goals are met
 <!-- regime: table-2 -->                                   which depth the paper's baselines point to
 ...
@@ -23,18 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.experiments.catalogue import STATED, TABLE_2, find_study
-from adelfl.experiments.outcome import Outcome, Verdict
+from adelfl.experiments.outcome import Outcome, Summary, Verdict
 from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
 from adelfl.experiments.study import Cell
 from adelfl.report.comparison import standard_error
 from adelfl.theory.participation import deadline_for_depth, survival
 
-_MARKED = re.compile(
-    r"(<!-- (results|claims|gains|headline|gap|goals|regime): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL
-)
+_MARKED = re.compile(r"(<!-- (results|claims|gains|headline|goals|regime): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-_FOLDED = {"results": "Table of results", "gap": "Table of results", "claims": "Verdict on each claim of the paper"}
+_FOLDED = {"results": "Table of results", "claims": "Verdict on each claim of the paper"}
 """Long tables that a page shows on demand, with what stands in their place."""
 
 
@@ -51,13 +48,13 @@ def fill_page(text: str, results: Path) -> str:
             several = {"headline": headline, "goals": goals_table}[what]
             return f"{begin}{several(names.split(), outcomes)}{end}"
         (outcome,) = outcomes.values()
-        tables = {"claims": claims_table, "gains": gains_table, "results": results_table, "gap": gap_table}
+        tables = {"claims": claims_table, "gains": gains_table, "results": results_table}
         made = (tables | {"regime": regime_table})[what](outcome)
         if what not in ("claims", "regime"):
             made += _cost(names, results)
         if what in _FOLDED:
             made = f'<details markdown="1">\n<summary>{_FOLDED[what]}</summary>\n\n{made}\n</details>\n'
-        if what in ("results", "gap"):
+        if what == "results":
             made = f"![{outcome.study.title}]({results.name}/{names}.png)\n\n{made}"
         if what == "regime":
             made = f"![Baselines against depth]({results.name}/{names}-regime.png)\n\n{made}"
@@ -92,22 +89,33 @@ def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
 
 
 def results_table(outcome: Outcome) -> str:
-    """Final accuracy of every strategy in every cell: mean ± standard error in percent, and the chosen η_0."""
-    tables = outcome.tables()
-    rows = [["strategy", *(title for title, _ in tables)]]
-    for here in zip(*(table for _, table in tables), strict=True):
-        row = [here[0][0]]
-        for _, mean, error, rate, broke, median in here:
-            if math.isnan(mean):
-                row.append("")
-                continue
-            failed = f", {broke} broke down" if broke else ""
-            row.append(f"{_plus_minus(mean, error)}{_skewed(mean, median)} ({rate:g}{failed})")
+    """A row per cell: mean ± standard error in percent, the chosen η_0, and the share of the study's gap closed."""
+    study, tables = outcome.study, outcome.tables()
+    labels = [summary.label for summary in tables[0][1]]
+    planned = [word for word in study.strategies if word.startswith("adel")] if study.gap else []
+    rows = [["setting", *labels, *(f"closed by {outcome.summary(study.cells[0], word).label}" for word in planned)]]
+    for cell, (title, summaries) in zip(study.cells, tables, strict=True):
+        row = [title, *(_with_notes(summary, cell) for summary in summaries)]
+        for word in planned:
+            share = closed(outcome, cell, word)
+            row.append("–" if share is None else f"{share[0]:.0%} ± {100 * share[1]:.0f}")
         rows.append(row)
-    counts = {len(outcome.of(cell, word)) for cell in outcome.study.cells for word in outcome.study.strategies_of(cell)}
+    counts = {len(outcome.of(cell, word)) for cell in study.cells for word in study.strategies_of(cell)}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
-    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen).\n"
-    return _markdown(rows) + note
+    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds"
+    note += "" if all(cell.rate is not None for cell in study.cells) else " (in brackets: the η₀ that was chosen)"
+    if planned:
+        lower, upper = study.gap
+        note += f"; closed: of the gap between {lower} and {upper}, where it is {LEAST_GAP:g} points or more"
+    return _markdown(rows) + note + ".\n"
+
+
+def _with_notes(s: Summary, cell: Cell) -> str:
+    """Return mean ± standard error, the median if it is far, the chosen rate, and the number of broken runs."""
+    if math.isnan(s.mean):
+        return ""
+    notes = [f"{s.rate:g}"] * (cell.rate is None) + [f"{s.broke} broke down"] * (s.broke > 0)
+    return _plus_minus(s.mean, s.error) + _skewed(s.mean, s.median) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def claims_table(outcome: Outcome) -> str:
@@ -133,33 +141,6 @@ def _ours(v: Verdict) -> str:
     if "deadline" in v.claim:
         return f"{v.ours:.2f} ×"
     return _plus_minus(v.ours, v.error, sign=True) + _skewed(v.ours, v.median, sign=True)
-
-
-def gap_table(outcome: Outcome) -> str:
-    """A row per cell: final accuracies, and how much of the study's gap the planned ones close."""
-    study = outcome.study
-    shown = {word: study.words.get(word, word) for word in study.strategies}
-    planned = [word for word in study.strategies if word.startswith("adel")] if study.gap else []
-    rows = [["setting", *shown.values(), *(f"closed by {shown[word]}" for word in planned)]]
-    for cell in study.cells:
-        row = [cell.title]
-        for word in shown:
-            accuracy = outcome.accuracy(cell, word)
-            rate = "" if cell.rate is not None else f" ({outcome.of(cell, word)[0].rate:g})"
-            mean = float(accuracy.mean())
-            skewed = _skewed(mean, float(np.median(accuracy)))
-            row.append(f"{_plus_minus(mean, standard_error(accuracy))}{skewed}{rate}")
-        for word in planned:
-            seen = closed(outcome, cell, word)
-            row.append("–" if seen is None else f"{seen[0]:.0%} ± {100 * seen[1]:.0f}")
-        rows.append(row)
-    seeds = len(outcome.of(study.cells[0], study.strategies[0]))
-    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds"
-    note += "" if all(cell.rate is not None for cell in study.cells) else " (in brackets: the η₀ that was chosen)"
-    if planned:
-        lower, upper = study.gap
-        note += f"; closed: of the gap between {lower} and {upper}, where it is {LEAST_GAP:g} points or more"
-    return _markdown(rows) + note + ".\n"
 
 
 def regime_table(outcome: Outcome) -> str:

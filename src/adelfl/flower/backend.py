@@ -9,22 +9,27 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Message
 
+from adelfl.atomic import Weights
 from adelfl.flower.exchange import Exchange, Reply
-from adelfl.flower.protocol import STATISTICS, Report, Task
-from adelfl.flower.replies import Delivery, files_of, gradient_stats, mean_statistics, metrics_of
+from adelfl.flower.protocol import STATISTICS, Report, Task, is_statistic
+from adelfl.flower.replies import Delivery, files_of, gradient_stats, merged, metrics_of
 from adelfl.planner.beliefs import Timing
-from adelfl.runtime.backend import Backend, Change, Compute, Computed
+from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.reactions import of_devices
 from adelfl.seeds import rng_for
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Joined, Late, Merge, Tasks, Timer
-from adelfl.updates import Array, Reason, Shape, UpdateRejected, add_weighted, admit, out_of_line
+from adelfl.updates import Reason, Shape, UpdateRejected, admit, out_of_line
+
+if TYPE_CHECKING:
+    from adelfl.flower.strategy import DeadlineStrategy
 
 log = logging.getLogger("flwr")
 
@@ -35,8 +40,6 @@ _LEAST_PATIENCE = 60.0  # seconds, where tasks have no cutoff
 _FIRST_PATIENCE = 0.1  # share of the budget, before anything is known
 _FAILED = 0.02  # share of the budget that a round without any update lasts at least
 _LAST = 0.1  # seconds before the end of the budget at which the last round closes
-
-Weights = dict[str, Array]
 
 
 @dataclass(eq=False)
@@ -56,30 +59,7 @@ class _Dispatch:
 
 
 class OnFlower(Backend):
-    """Do tasks on the nodes of a Flower deployment.
-
-    Parameters
-    ----------
-    exchange : Exchange
-        Sends messages and collects replies.
-    shape : Shape
-        Layers and parameters of the model.
-    weights : callable
-        Gives the present weights.
-    message : callable
-        Makes the message for a node from its task.
-    budget : float
-        T_max, seconds.
-    seed : int
-        Seed of cohorts.
-    norm_limit : float
-        See :func:`~adelfl.updates.out_of_line`.
-    oversample : bool
-        Whether batches may be larger than the data of a node.
-    statistics : sequence of str
-        Names of the model's running statistics.
-    arrays, examples : str
-        Names under which replies hold arrays and their number of samples.
+    """Do tasks on the nodes of a Flower deployment, with the settings of a DeadlineStrategy.
 
     Attributes
     ----------
@@ -95,26 +75,16 @@ class OnFlower(Backend):
         Whether any node has answered with content.
     """
 
-    ahead = 1
-
     def __init__(
         self,
         exchange: Exchange,
         shape: Shape,
         weights: Callable[[], Weights],
         message: Callable[[int, Task], Message],
-        *,
-        budget: float,
-        seed: int,
-        norm_limit: float,
-        oversample: bool,
-        statistics: Sequence[str],
-        arrays: str,
-        examples: str,
+        settings: DeadlineStrategy,
     ) -> None:
         self.exchange, self.shape, self.weights, self.message = exchange, shape, weights, message
-        self.budget, self.seed, self.norm_limit, self.oversample = budget, seed, norm_limit, oversample
-        self.statistics, self.arrays, self.examples = statistics, arrays, examples
+        self.settings, self.budget = settings, settings.budget
         self.clock, self.L = exchange.clock, len(shape.layers)
         self.roster: list[int] = []
         self.rejected: Counter[str] = Counter()
@@ -140,7 +110,7 @@ class OnFlower(Backend):
         self._available |= set(idle.tolist())
         if size is None or size >= idle.size:
             return idle
-        return np.sort(rng_for(self.seed, "cohort", k).choice(idle, size, replace=False))
+        return np.sort(rng_for(self.settings.seed, "cohort", k).choice(idle, size, replace=False))
 
     def _idle(self) -> Ints:
         busy = self.exchange.busy
@@ -191,7 +161,7 @@ class OnFlower(Backend):
             seconds=math.inf if tasks.stop is None else float(tasks.stop[i]),
             layers=self.shape.layers,
             pace=() if pace is None or np.isnan(pace).any() else tuple(pace.tolist()),
-            oversample=self.oversample,
+            oversample=self.settings.oversample,
         )
 
     # -- events
@@ -263,7 +233,7 @@ class OnFlower(Backend):
             return
         others = [d.changes for v, d in self._recent.items() if v != u]
         self._recent[u] = delivery  # whatever the verdict, so that norms may move together
-        if far := out_of_line(self.shape, [delivery.changes, *others], self.norm_limit).get(0):
+        if far := out_of_line(self.shape, [delivery.changes, *others], self.settings.norm_limit).get(0):
             del sent.deliveries[u]
             self._reject(sent, u, far)
             return
@@ -277,7 +247,7 @@ class OnFlower(Backend):
         sent.closed = True
         devices = list(sent.deliveries)
         updates = [sent.deliveries[u].changes for u in devices]
-        for i, rejection in out_of_line(self.shape, updates, self.norm_limit).items():
+        for i, rejection in out_of_line(self.shape, updates, self.settings.norm_limit).items():
             del sent.deliveries[devices[i]]
             self._reject(sent, devices[i], rejection)
         arrivals = self._arrivals(sent, sent.tasks.devices)
@@ -324,22 +294,23 @@ class OnFlower(Backend):
             raise UpdateRejected(Reason.no_content, reply.error or "")
         metrics = metrics_of(reply.message)
         report = Report.read(metrics, self.L)
-        files = files_of(reply.message, self.arrays)
-        examples = metrics.get(self.examples)
+        files = files_of(reply.message, self.settings.arrayrecord_key)
+        examples = metrics.get(self.settings.weighted_by_key)
         depth, changes = admit(self.shape, sent.version + 1, report.round, files, examples)
         done, most = report.done, self._most(sent, u)
         if type(done) is not int or not depth <= done <= most or depth != min(self.L, done):
             raise UpdateRejected(Reason.bad_depth, f"{depth} layers, and the report says {str(done)[:20]}")
         return Delivery(changes, done, report, reply.message, self._statistics(reply.message))
 
-    def _statistics(self, message: Message) -> dict[str, Array]:
+    def _statistics(self, message: Message) -> Weights:
         """Return the running statistics of a reply; they must be complete, or missing altogether."""
-        if not self.statistics or STATISTICS not in message.content.array_records:
+        known = {name: value for name, value in self.weights().items() if is_statistic(name)}
+        if not known or STATISTICS not in message.content.array_records:
             return {}
-        files, known = files_of(message, STATISTICS), self.weights()
-        if files.keys() != set(self.statistics):
+        files = files_of(message, STATISTICS)
+        if files.keys() != known.keys():
             raise UpdateRejected(Reason.unknown_parameter, "other running statistics than the model's")
-        shape = Shape.of(known, [self.statistics])
+        shape = Shape.of(known, [list(known)])
         return {name: shape.checked(name, data) for name, data in files.items()}
 
     def collect(self, messages: Sequence[Message], until: float) -> list[Message]:
@@ -380,32 +351,13 @@ class OnFlower(Backend):
         self.accepted = [d.message for d, *_ in counting]
         if not counting:
             return Computed(None, stats, reported)
-        now = self.weights()
-        with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
-            total: dict[str, Array] = {}
-            for d, start, A in counting:
-                change = d.changes if merge.of == "changes" else _towards(d.changes, start, now)
-                add_weighted(total, self.shape.layers, change, A)
-            finite = all(np.isfinite(now[name] + moved).all() for name, moved in total.items())
-        if not finite:
+        change = merged(counting, self.shape, self.weights(), merge.of)
+        if change is None:
             log.warning("the merged model would not be finite; the weights stay as they are")
             self.accepted = []
-            return Computed(None, stats, reported)
-        losses = [loss for d, *_ in counting if not math.isnan(loss := _loss(d))]
-        buffers = mean_statistics([d for d, *_ in counting])
-        return Computed(Change(total, buffers, float(np.mean(losses)) if losses else math.nan), stats, reported)
+        return Computed(change, stats, reported)
 
     def _losses(self, merge: Merge) -> Floats:
         """Return the loss that each device reports; NaN for one that delivered nothing."""
         keys = [(a.number, u) for a in merge.arrivals for u in a.tasks.devices.tolist()]
-        return np.array([_loss(self._deliveries[key][0]) if key in self._deliveries else math.nan for key in keys])
-
-
-def _loss(delivery: Delivery) -> float:
-    loss = metrics_of(delivery.message).get("train-loss")
-    return loss if isinstance(loss, float) and math.isfinite(loss) else math.nan
-
-
-def _towards(changes: Mapping[str, Array], start: Weights, now: Weights) -> dict[str, Array]:
-    """Return the way from the present weights to a device's model."""
-    return {name: np.asarray(change + (start[name] - now[name])) for name, change in changes.items()}
+        return np.array([self._deliveries[key][0].loss if key in self._deliveries else math.nan for key in keys])

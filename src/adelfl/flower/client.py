@@ -297,10 +297,10 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
             )
     other_names = {name for same in names.values() if set(same) & weights.keys() for name in same} - weights.keys()
     try:
-        found = model.load_state_dict(weights, strict=False)
-        wrong = sorted({*found.missing_keys, *found.unexpected_keys} - other_names)
-    except RuntimeError as trouble:
-        raise ConfigError(f"the server's weights belong to another model: {' '.join(str(trouble).split())}") from None
+        keys = model.load_state_dict(weights, strict=False)
+        wrong = sorted({*keys.missing_keys, *keys.unexpected_keys} - other_names)
+    except RuntimeError as error:
+        raise ConfigError(f"the server's weights belong to another model: {' '.join(str(error).split())}") from None
     if wrong:
         raise ConfigError(f"the server's weights belong to another model: only one of the two has {wrong[0]!r}")
 

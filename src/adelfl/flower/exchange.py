@@ -30,20 +30,9 @@ _CALL_SECONDS, _LEAST_CALL = 10.0, 0.5  # limits for a list of nodes
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The answer to one message.
+    """The answer of a node to the message ``key``, so many seconds after it was sent.
 
-    Attributes
-    ----------
-    key : str
-        Identifier of the message that it answers.
-    node : int
-        Receiver of that message. An error reply names another sender.
-    arrived : float
-        Seconds after the message was sent.
-    message : Message or None
-        Content or an error; None if the reply could not be read at all.
-    failure : str
-        Why it could not be read.
+    ``message`` is None if the answer could not be read; ``failure`` then says why.
     """
 
     key: str

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
+from adelfl.atomic import Weights
 from adelfl.flower.protocol import PREFIX, Report
+from adelfl.runtime.backend import Change
 from adelfl.theory.gradient_stats import GradientStats
-from adelfl.updates import Array, Reason, Shape, UpdateRejected
+from adelfl.updates import Array, Reason, Shape, UpdateRejected, add_weighted
 
 log = logging.getLogger("flwr")
 
@@ -21,27 +25,19 @@ Aggregate = Callable[[list[RecordDict], str], MetricRecord]
 
 @dataclass(frozen=True, eq=False)
 class Delivery:
-    """A reply that passed every check.
-
-    Attributes
-    ----------
-    changes : dict of str to ndarray
-        w_u − w of the layers that were finished.
-    done : int
-        Layers finished over all local iterations.
-    report : Report
-        What the node says of its work.
-    message : Message
-        The reply itself, with metrics of the user's own.
-    statistics : dict of str to ndarray
-        Running statistics of norms; empty for a model without them.
-    """
+    """A reply that passed every check: w_u − w of ``done`` layers (over all local steps), and running statistics."""
 
     changes: dict[str, Array]
     done: int
     report: Report
     message: Message
     statistics: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """The loss that the node reports; NaN if there is none."""
+        loss = metrics_of(self.message).get("train-loss")
+        return loss if isinstance(loss, float) and math.isfinite(loss) else math.nan
 
 
 def average_metrics(replies: Iterable[Message], aggregate: Aggregate, weighted_by: str) -> MetricRecord | None:
@@ -83,7 +79,27 @@ def files_of(message: Message, key: str) -> dict[str, bytes]:
     return files
 
 
-def mean_statistics(deliveries: Sequence[Delivery]) -> dict[str, Array]:
+def merged(
+    updates: Sequence[tuple[Delivery, Weights, NDArray[np.float64]]],
+    shape: Shape,
+    now: Weights,
+    of: Literal["changes", "models"],
+) -> Change | None:
+    """Merge updates, each with the weights that it started from and its row of A; None if the sum is not finite."""
+    total: dict[str, Array] = {}
+    with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
+        for d, start, A in updates:
+            moved = d.changes
+            if of == "models":  # the way from the present weights to the device's model
+                moved = {name: np.asarray(change + (start[name] - now[name])) for name, change in moved.items()}
+            add_weighted(total, shape.layers, moved, A)
+        if not all(np.isfinite(now[name] + change).all() for name, change in total.items()):
+            return None
+    losses = [d.loss for d, *_ in updates if not math.isnan(d.loss)]
+    return Change(total, _mean_statistics([d for d, *_ in updates]), float(np.mean(losses)) if losses else math.nan)
+
+
+def _mean_statistics(deliveries: Sequence[Delivery]) -> dict[str, Array]:
     """Average running statistics over the nodes that sent them."""
     sent = [d.statistics for d in deliveries if d.statistics]
     means = {name: np.mean([one[name] for one in sent], axis=0, dtype=np.float64) for name in (sent[0] if sent else ())}
@@ -103,16 +119,7 @@ def gradient_stats(
     reports σ² is NaN, and the batch noise is not taken out of ζ². An update of several steps counts as their mean; with
     another optimizer than SGD an update is no gradient, but only ratios of these numbers move a plan.
 
-    Parameters
-    ----------
-    deliveries, batches : sequences
-        Updates, and the batch size of each.
-    shape : Shape
-        Layers of the model.
-    rate : float
-        Learning rate of the local steps.
-    steps : int
-        Local steps behind a whole update.
+    ``rate`` and ``steps`` are those of the local steps behind a whole update.
     """
     L = len(shape.layers)
     pairs = np.array(

@@ -15,9 +15,11 @@ from flwr.serverapp.strategy import Result
 
 from adelfl.atomic import Weights
 from adelfl.clock import Clock, wall_seconds
-from adelfl.errors import AdelError
+from adelfl.errors import AdelError, ConfigError
 from adelfl.flower.backend import OnFlower
 from adelfl.flower.protocol import is_statistic
+from adelfl.learning_rate import ConstantRate
+from adelfl.records.reader import RunRecord
 from adelfl.records.schema import RunInfo
 from adelfl.runtime.backend import Change
 from adelfl.runtime.loop import Step
@@ -31,19 +33,7 @@ _POLL = 0.25
 
 
 class FlowerRun(ModelHost):
-    """Run a strategy on a backend; evaluate the model after every merge.
-
-    Parameters
-    ----------
-    strategy : Strategy
-    backend : OnFlower
-    weights : dict of str to ndarray
-        Initial model.
-    record : Record
-    server_step : ServerStep
-        Moves the weights by merged changes.
-    train_metrics, evaluate : callable
-        Averages the metrics of replies; evaluates a model after a round, on the server or at nodes.
+    """Run a strategy on a backend; evaluate the model after every merge, on the server or at nodes.
 
     Attributes
     ----------
@@ -140,7 +130,9 @@ class FlowerRun(ModelHost):
             log.info("resumed after round %d, %.1f s of %.1f s used", self.done, self.clock.now(), self.budget)
         try:
             self._wait_for_nodes(2 if self.done else needed)
-            steps = steps or self._begun()
+            if self.record.writer is None:
+                self.record.info = replace(self.record.info, started=wall_seconds() - self.clock.now())
+            steps = steps or self.run.begin()
             self.run.go(islice(steps, rounds and rounds - self.done))
             if not self.merges and not self.done and self.backend.last_error:
                 log.warning("nothing was merged; the last error: %s", self.backend.last_error)
@@ -154,11 +146,6 @@ class FlowerRun(ModelHost):
         self.run.finish()
         log.info("ended after %.2f s of %.2f s", self.clock.now(), self.budget)
         return self.result
-
-    def _begun(self) -> Any:  # noqa: ANN401 - an iterator of steps
-        if self.record.writer is None:
-            self.record.info = replace(self.record.info, started=wall_seconds() - self.clock.now())
-        return self.run.begin()
 
     def _wait_for_nodes(self, needed: int) -> None:
         """Wait until enough nodes are connected; an error if that takes the whole budget."""
@@ -241,6 +228,23 @@ class FlowerRun(ModelHost):
         use = self.time_use | {"unused": max(0.0, self.budget - time)}
         use["between rounds"] = max(0.0, self.budget - sum(use.values()))
         return {"abandoned": self.abandoned, "time": time, "time_use": use}
+
+
+def recorded(value: object) -> object:
+    """Return a setting as run.json holds it: a number or a text, of other things their representation."""
+    if isinstance(value, ConstantRate):
+        return value.initial
+    return value if value is None or isinstance(value, int | float | str) else repr(value)
+
+
+def check_same_run(now: RunInfo, old: RunRecord) -> None:
+    """Refuse an old record of another run, or of one that has ended."""
+    if old.result is not None:
+        raise ConfigError(f"{old.folder}: this run has ended; choose another folder")
+    for key in ("budget", "rounds", "strategy"):
+        then, given = getattr(old.info, key), getattr(now, key)
+        if then != given:
+            raise ConfigError(f"{old.folder}: this run was begun with {key} = {then}, not {given}")
 
 
 def _record(weights: Mapping[str, Any]) -> ArrayRecord:

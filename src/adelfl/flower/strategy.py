@@ -26,10 +26,9 @@ from adelfl.flower.backend import OnFlower
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.protocol import Task, is_statistic
 from adelfl.flower.replies import Aggregate, average_metrics
-from adelfl.flower.run import FlowerRun
-from adelfl.learning_rate import ConstantRate, LearningRate, as_learning_rate
+from adelfl.flower.run import FlowerRun, check_same_run, recorded
+from adelfl.learning_rate import LearningRate, as_learning_rate
 from adelfl.planner import Constants
-from adelfl.records.reader import RunRecord
 from adelfl.records.schema import RunInfo
 from adelfl.runtime.run import Record
 from adelfl.runtime.server_step import ServerStep
@@ -43,7 +42,7 @@ log = logging.getLogger("flwr")
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
-METHODS = tuple(name for name in BUILT_IN if name not in ("oracle", "heterofl", "scaffold"))
+METHODS = tuple(name for name in BUILT_IN if name not in ("oracle", "clairvoyant", "heterofl", "scaffold"))
 """Built-in methods that can run on a deployment."""
 
 _CLOCK_ERROR = 2 * 3600.0
@@ -241,13 +240,11 @@ class DeadlineStrategy(Strategy):
         if rounds is not None and rounds < 1:
             raise ConfigError(f"num_rounds must be at least 1, not {num_rounds!r}")
         weights = {name: array.numpy().copy() for name, array in initial_arrays.items()}
-        statistics = tuple(name for name in weights if is_statistic(name))
-        layers = self.layers or group_by_module([name for name in weights if name not in statistics])
+        layers = self.layers or group_by_module([name for name in weights if not is_statistic(name)])
         shape = Shape.of(weights, layers)
         strategy = self._strategy(len(layers), rounds)
         info = self._info(layers, num_rounds, strategy.rounds)
-        record = Record(None, info) if self.record is None else Record.open(self.record, info, partial(_check, info))
-        with record:
+        with Record.open(self.record, info, partial(check_same_run, info)) as record:
             began = None if record.writer is None else record.info.started
             clock = self._clock or RealClock(0.0 if began is None else max(0.0, wall_seconds() - began))
             config = train_config or ConfigRecord()
@@ -255,19 +252,7 @@ class DeadlineStrategy(Strategy):
             def message(node: int, task: Task) -> Message:
                 return self._message(node, task, self.run.iterate, config)
 
-            backend = OnFlower(
-                Exchange(grid, clock),
-                shape,
-                lambda: self.run.weights,
-                message,
-                budget=self.budget,
-                seed=self.seed,
-                norm_limit=self.norm_limit,
-                oversample=self.oversample,
-                statistics=statistics,
-                arrays=self.arrayrecord_key,
-                examples=self.weighted_by_key,
-            )
+            backend = OnFlower(Exchange(grid, clock), shape, lambda: self.run.weights, message, self)
             backend.exchange.until = self.budget
             self._run = FlowerRun(
                 strategy,
@@ -302,8 +287,8 @@ class DeadlineStrategy(Strategy):
 
     def _info(self, layers: list[list[str]], num_rounds: int | str, rounds: int) -> RunInfo:
         hidden = ("layers", "record", "plan_options")
-        config = {k: _recorded(v) for k, v in vars(self).items() if not k.startswith("_") and k not in hidden}
-        options = {key: _recorded(value) for key, value in self.plan_options.items()}
+        config = {k: recorded(v) for k, v in vars(self).items() if not k.startswith("_") and k not in hidden}
+        options = {key: recorded(value) for key, value in self.plan_options.items()}
         return RunInfo(
             config={"flower": config | {"num_rounds": num_rounds, "options": options}},
             seed=self.seed,
@@ -349,23 +334,6 @@ class DeadlineStrategy(Strategy):
     def _addressed(self, content: RecordDict, node: int, kind: str, number: int) -> Message:
         lives = _CLOCK_ERROR + self.budget
         return Message(content, dst_node_id=node, message_type=kind, ttl=lives, group_id=str(number))
-
-
-def _recorded(value: object) -> object:
-    """Return a setting as run.json holds it: a number or a text, of other things their representation."""
-    if isinstance(value, ConstantRate):
-        return value.initial
-    return value if value is None or isinstance(value, int | float | str) else repr(value)
-
-
-def _check(now: RunInfo, old: RunRecord) -> None:
-    """Refuse an old record of another run, or of one that has ended."""
-    if old.result is not None:
-        raise ConfigError(f"{old.folder}: this run has ended; choose another folder")
-    for key in ("budget", "rounds", "strategy"):
-        then, given = getattr(old.info, key), getattr(now, key)
-        if then != given:
-            raise ConfigError(f"{old.folder}: this run was begun with {key} = {then}, not {given}")
 
 
 def group_by_module(names: Sequence[str]) -> list[list[str]]:

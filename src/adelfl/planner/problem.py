@@ -83,6 +83,15 @@ class Constants:
         G2 = np.maximum(np.mean(np.atleast_2d(np.asarray(sizes, dtype=np.float64)), axis=0), tiny)
         return cls(sigma2=max(sigma2, tiny), G2=tuple(float(v) for v in G2))
 
+    @classmethod
+    def from_stats(cls, stats: GradientStats) -> Constants | None:
+        """Return the constants that gradient statistics imply; None if too few devices sent something."""
+        if not np.isfinite(stats.sigma2).all():
+            return None
+        sure = stats.plausible()
+        G2 = tuple(float(v) for v in sure.norm2 + sure.zeta2)
+        return cls(sigma2=float(sure.sigma2.sum()), G2=G2, spread=stats)
+
 
 def _require(key: str, value: float, holds: bool, allowed: str) -> None:
     if not (math.isfinite(value) and holds):

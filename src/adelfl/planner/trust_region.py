@@ -39,7 +39,8 @@ def minimise(cost: RoundCost, a: Floats, budget: float, *, start: Optimum | None
         T, m = np.split(y * scale, [R])
         with np.errstate(all="ignore"):
             dT, dm = excess_gradient(cost, a, T, float(m[0]))
-        return np.nan_to_num(np.append(dT, dm) * scale / unit, nan=0.0, posinf=1e30, neginf=-1e30)
+        slope: Floats = np.append(dT, dm) * scale / unit
+        return np.asarray(np.nan_to_num(slope, nan=0.0, posinf=1e30, neginf=-1e30), dtype=np.float64)
 
     order = diags([np.ones(R - 1), -np.ones(R - 1)], [0, 1], shape=(R - 1, R + 1))
     coverage = hstack([eye(R), csr_matrix(np.full((R, 1), -cost.x_min * start.m / mean))])

@@ -152,7 +152,7 @@ def _seeds(contenders: list[Contender]) -> str:
 def print_study(
     title: str,
     source: str,
-    tables: list[tuple[str, list[tuple[str, float, float, float, int, float]]]],
+    tables: Sequence[tuple[str, Sequence[tuple[str, float, float, float, int, float]]]],
     claims: list[dict[str, Any]],
     console: Console | None = None,
 ) -> None:

@@ -16,16 +16,9 @@ from adelfl.strategies.actions import Arrivals, Event, Ints, Joined, Late, Merge
 
 @dataclass(frozen=True, eq=False)
 class Reaction:
-    """One event, when the strategy reacted to it, and the cohorts that it drew.
+    """One event, ready for JSON, when the strategy reacted to it, and the cohorts that it drew.
 
-    Attributes
-    ----------
-    now : float
-        Seconds since the run began.
-    event : mapping
-        The event, ready for JSON; arrivals name their tasks by number.
-    cohorts : list of list of int
-        Devices of each cohort that was drawn, in order.
+    Arrivals name their tasks by number.
     """
 
     now: float

@@ -40,22 +40,9 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # ful
 class Record:
     """The record of a run: new, interrupted or finished. Nothing is written without a folder.
 
-    As a context manager it notes the error that ends a run in failed.json, and closes the files.
-
-    Attributes
-    ----------
-    folder : Path or None
-        Where the run is recorded.
-    info : RunInfo
-        What run.json holds.
-    result : RunResult or None
-        The result of a finished run.
-    checkpoint : Checkpoint or None
-        From where an interrupted run goes on.
-    rows, events : list
-        Rows and logged events up to the checkpoint.
-    failure : str
-        What ended the run, if it was no AdelError.
+    As a context manager it notes the error that ends a run in failed.json, and closes the files. Of an interrupted run
+    it has the checkpoint, and the rows and logged events up to it; of a finished run the result. ``failure`` says what
+    ended the run, if it was no AdelError.
     """
 
     folder: Path | None
@@ -68,18 +55,9 @@ class Record:
     failure: str = ""
 
     @classmethod
-    def open(cls, folder: Path, info: RunInfo, check: Callable[[RunRecord], None]) -> Record:
-        """Read the record of an interrupted or finished run, or prepare a new one.
-
-        Parameters
-        ----------
-        folder : Path
-        info : RunInfo
-            What run.json of a new run will hold.
-        check : callable
-            Raises ConfigError if an old record belongs to another run.
-        """
-        if not folder.exists():
+    def open(cls, folder: Path | None, info: RunInfo, check: Callable[[RunRecord], None]) -> Record:
+        """Read the record of an interrupted or finished run, which ``check`` may refuse, or prepare a new one."""
+        if folder is None or not folder.exists():
             return cls(folder, info)
         old = RunRecord.open(folder)
         check(old)
@@ -192,19 +170,7 @@ class ModelHost(ABC):
 
 
 class Run:
-    """Drive a strategy on a backend, and record what happens.
-
-    Parameters
-    ----------
-    strategy : Strategy
-    backend : Backend
-    host : ModelHost
-        The model.
-    record : Record
-        With run information, whether or not there is a folder.
-    report : callable, optional
-        Is given every row.
-    """
+    """Drive a strategy on a backend, and record what happens; ``report`` is given every row."""
 
     def __init__(
         self,

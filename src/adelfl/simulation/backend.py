@@ -222,19 +222,20 @@ class Simulated(Backend):
         if any(w.contributes.any() for w in work):
             change = _checked(change, self.past.version, max(w.eta for w in work))
             if merge.of == "models":
-                self._from_models(work, starts, change.parameters)
+                change = self._of_models(change, work, starts)
         self.past.release(merge.arrivals)
         return Computed(change if change.parameters else None, None, losses)
 
-    def _from_models(self, work: list[RoundWork], starts: list[Mapping[str, Tensor]], total: dict[str, Tensor]) -> None:
-        """Turn sums of A (w_u − start) into sums of A (w_u − w), in place."""
-        now = self.past.parameters
+    def _of_models(self, change: Change, work: list[RoundWork], starts: list[Mapping[str, Tensor]]) -> Change:
+        """Turn sums of A (w_u − start) into sums of A (w_u − w)."""
+        total, now = dict(change.parameters), self.past.parameters
         for w, start in zip(work, starts, strict=True):
             share = (w.A * w.progress.delivered).sum(axis=0).tolist()
             for l, layer in enumerate(self.learner.layers):
                 for name in layer.parameters:
                     if share[l] and name in total:
                         total[name] = total[name] - share[l] * (now[name].detach() - start[name])
+        return replace(change, parameters=total)
 
 
 class Past:

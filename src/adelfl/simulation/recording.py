@@ -25,16 +25,7 @@ MADE_BY = "simulate"
 
 
 def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[str, str]) -> RunInfo:
-    """Return the run information of an experiment.
-
-    Parameters
-    ----------
-    experiment : Experiment
-    config : mapping
-        Its configuration, by sections.
-    inputs : mapping
-        Digests of what it depends on.
-    """
+    """Return the run information of an experiment, with its configuration and digests of what it depends on."""
     strategy = experiment.strategy
     return RunInfo(
         config=config,

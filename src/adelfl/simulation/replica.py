@@ -99,7 +99,8 @@ class Replica(Backend):
         reply, overhead = self.devices[u].reply(self._now), self.devices[u].overhead
         cost = reply.per_layer * (batch + overhead) / (reply.batch + overhead)
         stop = math.inf if tasks.stop is None else float(tasks.stop[i]) - reply.timing.setup
-        z = self.L * tasks.steps if math.isinf(stop) else int(min(self.L * tasks.steps, max(0.0, stop) // cost))
+        most = self.L * int(tasks.each_steps[i])
+        z = most if math.isinf(stop) else int(min(most, max(0.0, stop) // cost))
         end = self._now + reply.lag + z * cost
         self._free[u] = self.devices[u].back(end)
         trip = end - self._now if self._free[u] == end else math.inf

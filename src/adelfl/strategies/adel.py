@@ -22,17 +22,14 @@ from adelfl.planner.local_work import LEAST_BATCHES, SPARE
 from adelfl.planner.noise_plan import check_uploads, solve
 from adelfl.planner.population import Population
 from adelfl.schedule import Schedule
-from adelfl.strategies.merge import by_precision
-from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, Progress, RoundStrategy, Weigh, check_schedule
-from adelfl.theory.gradient_stats import GradientStats
-from adelfl.theory.round_noise import memory
+from adelfl.strategies.merge import ByPrecision
+from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, RoundStrategy, Weigh, check_schedule
 
-_LOOKS, _NEW = 10, 0.3  # times in a run that gradients are looked at and the rest is planned again; weight of each look
 _SAMPLE = 2048  # devices that stand for the fleet in a plan
 _LIKELY = 0.5  # with few rounds: how often the last layer must arrive, in each of them, for training to be worth while
 
 
-class Adel(RoundStrategy):
+class Adel(ByPrecision):
     """Planned deadlines and batch sizes for the noise that they leave.
 
     With a constant learning rate deadlines rise, which leaves the last rounds less noise. A falling rate does that by
@@ -63,9 +60,6 @@ class Adel(RoundStrategy):
         self.replan = replan and schedule is None
         self._given = schedule is not None
         self._rounds = problem.rounds if schedule is None else schedule.rounds
-        self.spread = problem.spread
-        seen = problem.constants.spread
-        self._seen = problem.spread if seen is None else seen.completed(problem.spread)  # negative squares and all
         law = getattr(problem.latency, "law", None)
         variation = getattr(for_plans(problem.latency), "spread", 1.0) if law is None else law.variation
         self.beliefs: Beliefs = Beliefs(problem.compute, problem.upload, variation)
@@ -125,10 +119,6 @@ class Adel(RoundStrategy):
             takes_part &= ~self._schedule.sits_out[self.problem.group[devices]]
         return Orders(T, self.problem.within_data(np.where(takes_part, samples, 0.0), devices), early=True)
 
-    def weights(self, t: int, progress: Progress) -> Floats:
-        """The merge, with what is known of the gradients."""
-        return by_precision(progress, self.spread, self._memory(t))
-
     def absent(self, devices: Ints) -> Floats:
         """Learned from silence."""
         return self.beliefs.away(devices) if self.replan else np.zeros(devices.size)
@@ -138,9 +128,6 @@ class Adel(RoundStrategy):
         """Samples of a local step that a device takes rather fewer steps for, so that a step of all has enough."""
         s = self.problem
         return min(s.batch, math.ceil(LEAST_BATCHES * s.batch / (s.cohort or s.devices)))
-
-    def _memory(self, t: int) -> float:
-        return memory(self.learning_rates[t:], self.problem.constants.rho_c)
 
     # -- learning
 
@@ -168,13 +155,8 @@ class Adel(RoundStrategy):
             self._replan(0, self.problem.budget)
 
     def looks_at(self, t: int) -> bool:
-        """Some times in a run."""
-        return self.replan and (t + 1) % max(1, math.ceil(self._rounds / _LOOKS)) == 0 and t + 1 < self._rounds
-
-    def learn(self, spread: GradientStats) -> None:
-        """Mix what was seen into what was known."""
-        self._seen = self._seen.mixed(spread, _NEW)
-        self.spread = self._seen.plausible()
+        """Some times in a run, unless the first plan is kept."""
+        return self.replan and super().looks_at(t)
 
     # -- planning
 

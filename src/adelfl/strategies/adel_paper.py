@@ -105,15 +105,15 @@ class AdelPaper(Salf):
 
 def _part_of(solution: Solution, deadlines: Deadlines, batches: Batches) -> Schedule:
     """The plan, or only its deadlines or its batch sizes, with what the baselines do in place of the other."""
-    found, problem = solution.schedule, solution.problem
+    schedule, problem = solution.schedule, solution.problem
     if deadlines == "uniform":
-        T = np.full(found.rounds, solution.uniform.deadline)
-        found = replace(found, deadlines=T, m=solution.uniform.m)
+        T = np.full(schedule.rounds, solution.uniform.deadline)
+        schedule = replace(schedule, deadlines=T, m=solution.uniform.m)
     if batches == "fixed":
-        return replace(found, m=None, batch=problem.batch)
+        return replace(schedule, m=None, batch=problem.batch)
     if batches == "proportional":
         fleet, T_mean = problem.fleet, solution.uniform.deadline
         reach = fleet.compute / problem.local_iterations * np.maximum(0.0, 1.0 - fleet.upload / T_mean)
-        takes_part = fleet.count * ~found.sits_out
-        return replace(found, m=problem.batch * takes_part.sum() / (takes_part @ reach))
-    return found
+        takes_part = fleet.count * ~schedule.sits_out
+        return replace(schedule, m=problem.batch * takes_part.sum() / (takes_part @ reach))
+    return schedule

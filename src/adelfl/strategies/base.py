@@ -60,8 +60,8 @@ class Strategy(ABC):
     @property
     def options(self) -> dict[str, Any]:
         """The options that the strategy was made with, by name, without those that have their default values."""
-        found: dict[str, Any] = self.__dict__.get("_options", {})
-        return dict(found)
+        options: dict[str, Any] = self.__dict__.get("_options", {})
+        return dict(options)
 
     @property
     def rounds(self) -> int:
@@ -83,18 +83,18 @@ class Strategy(ABC):
         """What reports call it, with the options that matter; by default all that differ from their defaults."""
         return self.labelled([])
 
-    def labelled(self, said: Sequence[str]) -> str:
+    def labelled(self, words: Sequence[str]) -> str:
         """Return the name, and in brackets some words and the options that no class of adelfl's own knows.
 
         Parameters
         ----------
-        said : sequence of str
+        words : sequence of str
             Words for the options that the class knows.
         """
         ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("adelfl."))
         known = inspect.signature(ours).parameters
         own = [f"{key}={_in_short(value)}" for key, value in self.options.items() if key not in known]
-        return self.name + (f" ({', '.join([*said, *own])})" if said or own else "")
+        return self.name + (f" ({', '.join([*words, *own])})" if words or own else "")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -136,14 +136,14 @@ def _differing(signature: inspect.Signature, *given: Any, **options: Any) -> dic
         bound = signature.bind(*given, **options)
     except TypeError:  # raised again by the call itself
         return {}
-    found: dict[str, Any] = {}
+    differing: dict[str, Any] = {}
     for key, value in [*bound.arguments.items()][2:]:
         parameter = signature.parameters[key]
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            found |= value
+            differing |= value
         elif not np.array_equal(value, parameter.default):
-            found[key] = value
-    return found
+            differing[key] = value
+    return differing
 
 
 def _in_short(value: object) -> str:

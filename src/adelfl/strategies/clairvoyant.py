@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from adelfl.strategies.merge import by_precision
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
+from adelfl.strategies.merge import ByPrecision
+from adelfl.strategies.rounds import Ints, Orders
 
 _MOST = 1_000_000  # samples of a batch, where the device's own number is not known
 
 
-class Clairvoyant(RoundStrategy):
+class Clairvoyant(ByPrecision):
     """Batches that just fit, merged by precision. No real method knows layer times beforehand.
 
     In contrast to the oracle it is not given more samples than time permits: the share of the gap between SALF and the
@@ -29,7 +29,3 @@ class Clairvoyant(RoundStrategy):
         T = self.problem.uniform_deadline
         most = np.where(self.problem.upload[devices] < T, _MOST, 0)
         return Orders(T, self.problem.within_data(most, devices))
-
-    def weights(self, t: int, progress: Progress) -> Floats:
-        """By precision, as in ``adel``, with the gradient statistics that are known beforehand."""
-        return by_precision(progress, self.problem.spread, self.problem.memory)

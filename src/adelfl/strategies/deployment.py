@@ -2,34 +2,33 @@
 
     budget  =  opening round  +  T_2  +  …  +  T_R  +  what the server does in between
 
-The opening round trains and measures at once: every device does the work of the baselines, and its reply tells how fast
-it is, how long everything else takes, and how noisy its gradients are. The method plans the other rounds with that, and
-plans again when devices join or when time is saved. Deadlines are scaled by what is left of the budget, so that delays
-do not move its end.
+The opening round (:mod:`adelfl.strategies.opening`) trains and measures at once. The method plans the other rounds with
+what it tells, and plans again when devices join or when time is saved. Deadlines are scaled by what is left of the
+budget, so that delays do not move its end.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from adelfl.errors import InfeasibleBudgetError
 from adelfl.fleet import Fleet
-from adelfl.learning_rate import LearningRate
+from adelfl.learning_rate import LearningRate, Rest
 from adelfl.planner import Constants, Problem
-from adelfl.planner.beliefs import Beliefs, Timing
+from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.local_work import with_local_work
 from adelfl.schedule import Schedule
-from adelfl.strategies.actions import Actions, Arrivals, Event, Joined, Late, Merge, Merged, Started, Tasks, Timer, View
+from adelfl.strategies import opening
+from adelfl.strategies.actions import Actions, Arrivals, Event, Joined, Late, Merged, Started, Timer, View
 from adelfl.strategies.base import Floats, Ints, Strategy
-from adelfl.strategies.merge import layerwise
-from adelfl.strategies.rounds import Progress, RoundStrategy
-from adelfl.theory.gradient_stats import GradientStats
+from adelfl.strategies.opening import Opening
+from adelfl.strategies.reports import Reports
+from adelfl.strategies.rounds import RoundStrategy
 
-_POLL = 0.25  # seconds between two looks at how many devices are idle
 _MARGIN = 1.1  # times the longest time that the server took between two rounds
 _RESTED = 3  # rounds that a device may sit out before the method plans again
 _SAVED = 0.1  # share of the planned time that must be saved for a new plan
@@ -37,31 +36,8 @@ _WORTH_WHILE = 1.5  # a round lasts at least this many times a median device's l
 _GUESSED_ROUNDS = 10  # until a plan chooses their number
 _MOST_BETWEEN = 0.2  # share of the budget that may pass between rounds whose number is chosen
 _SPREAD = 0.3  # standard deviation of a real layer's time over its mean
-_OPENING_STEPS = 20  # where the number of local steps is not given
-_OPENING_STOP = 0.5  # share of the opening round after which devices stop computing
 MOST_CORRECTION = 5.0
 """Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
-
-
-@dataclass(frozen=True)
-class Rest:
-    """A learning rate from a round on."""
-
-    whole: LearningRate
-    first: int
-
-    def values(self, rounds: int) -> Floats:
-        """Return η_t of the rounds that are left."""
-        return self.whole.values(self.first + rounds)[self.first :]
-
-
-@dataclass(eq=False)
-class _Opening:
-    """An opening round that is going on: its latest end, the devices in it, and what has arrived."""
-
-    end: float
-    asked: set[int] = field(default_factory=set)
-    arrivals: list[Arrivals] = field(default_factory=list)
 
 
 class Deployment(Strategy):
@@ -121,18 +97,22 @@ class Deployment(Strategy):
         self.min_devices, self.min_reports, self.opening_share = min_devices, min_reports, opening_share
         self.oversample, self.tell = oversample, tell
         self.method: RoundStrategy | None = None
-        self.beliefs: Beliefs | None = None
+        self._reports = Reports(layers, local_iterations or opening.STEPS)
         self.between = 0.0  # seconds that the server needs between two rounds
         self._rounds, self._t = rounds or _GUESSED_ROUNDS, 0
         self._first = 0  # the round, from 0, at which the present plan begins
         self._rested: dict[int, int] = {}  # consecutive rounds that each device sat out
         self._closed, self._patience = 0.0, math.nan
         self._wake: float | None = None
-        self._opening: _Opening | None = None
+        self._opening: Opening | None = None
         self._merged: Merged | None = None  # a merge that the method has not been told of
-        self._batch, self._share = batch, opening_share  # of the opening round; less work and more time if it fails
         self._enough = min_devices
         self._waits = False  # whether the round that is going on has no deadline of its own
+
+    @property
+    def beliefs(self) -> Beliefs | None:
+        """Estimates of the devices, once one has answered."""
+        return self._reports.beliefs
 
     @property
     def rounds(self) -> int:
@@ -152,9 +132,9 @@ class Deployment(Strategy):
     def react(self, view: View, event: Event) -> Actions:
         """Open rounds one after another, and learn from everything that arrives."""
         if isinstance(event, Late):
-            self._learn_late(event)
+            self._reports.late(event)
         if isinstance(event, Joined) and self._opening is not None:
-            return self._open_first(view, event.devices)
+            return self._waking(self._opening.ask(view, event.devices))
         if isinstance(event, Late | Joined):
             return Actions(wake_at=self._wake)
         if isinstance(event, Arrivals):
@@ -170,7 +150,7 @@ class Deployment(Strategy):
             self._t += 1
             self._merged = event if self.method is not None else None
             if self.method is None and event.spread is not None and self.constants is None:
-                self.constants = constants_from(event.spread)
+                self.constants = Constants.from_stats(event.spread)
         return self._open(view, event)
 
     # -- opening a round
@@ -180,17 +160,19 @@ class Deployment(Strategy):
             return Actions(stop=True)
         idle = view.cohort(self._t, None)
         if math.isnan(self._patience):
-            self._patience = view.now + (view.budget / self._rounds if self.method is None else self._mean_round())
+            self._patience = view.now + (
+                view.budget / self._rounds if self.method is None else self.method.problem.uniform_deadline
+            )
         if idle.size == 0 or (idle.size < self._enough and view.now < self._patience):
-            self._wake = min(view.budget, view.now + _POLL)
+            self._wake = min(view.budget, view.now + opening.POLL)
             return Actions(wake_at=self._wake)
         self._enough = min(self.min_devices, idle.size)  # fewer have been waited for long enough, once
         self._wake, self._patience = None, math.nan
-        if self.beliefs is not None:
-            self.beliefs.grow(int(idle.max()) + 1)
         if self.beliefs is None:
-            self._opening = _Opening(min(view.now + self.opening_share * view.budget, view.budget - _POLL))
-            return self._open_first(view, idle)
+            steps, rate = self._reports.steps, float(self.learning_rate.values(self._t + 1)[-1])
+            self._opening = Opening(self.layers, steps, rate, self.batch, self.opening_share)
+            return self._waking(self._opening.begin(view, idle))
+        self.beliefs.grow(int(idle.max()) + 1)
         planned = self._is_outdated(view) and self._plan(view)
         if self._t >= self._rounds:
             return Actions(stop=True)
@@ -213,32 +195,10 @@ class Deployment(Strategy):
         actions = self.method.react(inner, merged if merged is not None and not planned else Started())
         return self._adapted(view, actions)
 
-    def _open_first(self, view: View, devices: Ints) -> Actions:
-        """Ask devices for the work of the baselines; two steps at least, since two gradients tell their noise."""
-        assert self._opening is not None
-        self._opening.asked |= set(devices.tolist())
-        self._wake = self._opening.end
-        if devices.size == 0:
-            return Actions(wake_at=self._wake)
-        steps, rate = max(2, self.given_steps or _OPENING_STEPS), self._rate(self._t)
-        stop = np.full(devices.size, _OPENING_STOP * self._share * view.budget)
-        tasks = Tasks(devices, np.full(devices.size, self._batch), steps, rate, together=False, stop=stop)
-        return Actions(dispatch=(tasks,), wake_at=self._wake)
-
-    def _open_again(self, view: View) -> Actions:
-        """Ask idle devices once more, for less work and with more time."""
-        assert self._opening is not None
-        idle = view.cohort(self._t, None)
-        answered = {int(a.tasks.devices[0]) for a in self._opening.arrivals if a.z.any()}
-        idle = idle[~np.isin(idle, list(answered))]
-        if idle.size == 0 or view.left <= _POLL:
-            self._wake = min(view.budget, view.now + _POLL)
-            return Actions(wake_at=self._wake)
-        self._batch, self._share = max(1, self._batch // 4), min(1.0, 2 * self._share)
-        useful = [a for a in self._opening.arrivals if a.z.any()]
-        end = min(view.now + self._share * view.budget, view.budget - _POLL)
-        self._opening = _Opening(max(end, view.now + _POLL), set(answered), useful)
-        return self._open_first(view, idle)
+    def _waking(self, actions: Actions) -> Actions:
+        """Remember when to wake, for events in between."""
+        self._wake = actions.wake_at
+        return actions
 
     def _adapted(self, view: View, actions: Actions) -> Actions:
         """Fit the method's tasks into the time that is left, and tell devices when to stop."""
@@ -252,23 +212,15 @@ class Deployment(Strategy):
         self._waits = math.isinf(tasks.cutoff)
         cutoff = view.left - self.between if self._waits else tasks.cutoff * left / meant
         stop = np.full(u.size, np.inf) if self._waits else cutoff - self.beliefs.outside(u)
-        asked = (tasks.batch > 0) & (stop > self.beliefs.setup(u))
-        for device, works in zip(u.tolist(), asked.tolist(), strict=True):
-            self._rested[device] = 0 if works else self._rested.get(device, 0) + 1
-            if not works:
-                self.beliefs.rest(device)
-        batch = np.where(asked, tasks.batch, 0)
-        pace = self.beliefs.pace(u, self.layers)
-        return replace(
-            actions, dispatch=(replace(tasks, batch=batch, cutoff=cutoff, early=True, stop=stop, pace=pace),)
-        )
-
-    def _rate(self, t: int) -> float:
-        return float(self.learning_rate.values(t + 1)[-1])
-
-    def _mean_round(self) -> float:
-        assert self.method is not None
-        return self.method.problem.budget / self.method.problem.rounds
+        works = (tasks.batch > 0) & (stop > self.beliefs.setup(u))
+        for device in u[works].tolist():
+            self._rested[device] = 0
+        for device in u[~works].tolist():
+            self._rested[device] = self._rested.get(device, 0) + 1
+            self.beliefs.rest(device)
+        batch, pace = np.where(works, tasks.batch, 0), self.beliefs.pace(u, self.layers)
+        tasks = replace(tasks, batch=batch, cutoff=cutoff, early=True, stop=stop, pace=pace)
+        return replace(actions, dispatch=(tasks,))
 
     def _time_for(self, view: View, rounds: int | None = None) -> float:
         """Seconds that the rest of the rounds may take, without what lies between them."""
@@ -368,33 +320,26 @@ class Deployment(Strategy):
     def _arrived(self, view: View, event: Arrivals) -> Actions:
         """Learn from the answer of one device in the opening round; close the round when all have answered."""
         if event.z.any():
-            u, tasks = int(event.tasks.devices[0]), event.tasks
-            self._learn(u, int(tasks.batch[0]), int(event.z[0]), float(event.seconds[0]), float(event.upload[0]))
-            self._note(event)
-        if self._opening is None:
-            return Actions(wake_at=self._wake)
-        self._opening.arrivals.append(event)
-        if len(self._opening.arrivals) < len(self._opening.asked) and view.now < self._opening.end:
+            self._reports.first(event)
+        if self._opening is None or not self._opening.add(event, view.now):
             return Actions(wake_at=self._wake)
         return self._close_first(view)
 
     def _close_first(self, view: View) -> Actions:
-        """Merge the updates of the opening round, each layer by its mean; wait on if there are none yet."""
+        """Merge the opening round, or go on with it if too little has arrived."""
         assert self._opening is not None
-        arrivals = tuple(a for a in self._opening.arrivals if a.z.any())
-        if len(arrivals) < self.min_reports:
-            return self._open_again(view)
+        if len(self._opening.useful) < self.min_reports:
+            return self._waking(self._opening.again(view, view.cohort(self._t, None)))
+        merge = self._opening.merge(spread=self.constants is None)
         self._opening, self._wake, self._closed = None, None, view.now
-        z = np.array([int(a.z[0]) for a in arrivals])
-        A = layerwise(Progress(z, self.layers, arrivals[0].tasks.steps, np.ones(z.size)), "none", "contributors")
-        return Actions(merge=Merge(arrivals, tuple(A[:, None, :]), spread=self.constants is None))
+        return Actions(merge=merge)
 
     def _close(self, view: View, event: Arrivals) -> Actions:
         assert self.method is not None
         self._closed = view.now
         left = self._time_for(view, self._rounds - self._t - 1)
         actions = self.method.react(View(view.now, view.now + left, view.version, view.cohort), event)
-        self._note(event)
+        self._reports.durations(event)
         assert actions.merge is not None
         A = actions.merge.A[0]
         A = A / np.maximum(1.0, A.sum(axis=0) / MOST_CORRECTION)
@@ -402,54 +347,3 @@ class Deployment(Strategy):
         if np.count_nonzero(event.z) < max(1, self.min_reports) or waited_in_vain:
             A = np.zeros_like(A)
         return replace(actions, merge=replace(actions.merge, A=(A,)))
-
-    def _learn(self, u: int, batch: int, z: float, seconds: float, upload: float = np.nan) -> None:
-        """Learn the speed of one device; the first one stands for all until others have answered."""
-        if not seconds > 0:
-            return
-        speed = max(z, 0.5) * batch / max(seconds, 1e-6)
-        if self.beliefs is None:
-            self.beliefs = Beliefs(np.full(u + 1, speed), np.full(u + 1, np.nan_to_num(upload)))
-        self.beliefs.grow(u + 1)
-        if not self.beliefs.known(u):
-            self.beliefs.restart(u, speed / self.beliefs.faster)
-        through = np.array([z >= self.layers * (self.given_steps or _OPENING_STEPS)])
-        alone, sent = np.array([u]), np.array([upload])
-        self.beliefs.observe(alone, np.array([batch]), np.array([float(z)]), np.array([seconds]), sent, through)
-
-    def _note(self, event: Arrivals) -> None:
-        """Remember the durations that devices report."""
-        tasks = event.tasks
-        for u, S, z, timing in zip(tasks.devices.tolist(), tasks.batch.tolist(), event.z, event.timings, strict=False):
-            if timing is not None:
-                self._note_one(u, S, int(z), timing)
-
-    def _note_one(self, u: int, batch: int, z: int, timing: Timing) -> None:
-        """Remember the durations of one task.
-
-        A device that answered without a finished layer is there, and slow: its forward pass, which takes about as long
-        as a layer, tells its speed, and the estimate moves half of the way there.
-        """
-        if z == 0 and timing.pace:
-            seconds, part = timing.pace[0] * batch, self.layers / (self.layers + 1)
-            if self.beliefs is not None and self.beliefs.known(u) and seconds > 0:
-                believed = float(self.beliefs.compute(np.array([u]))[0])
-                self.beliefs.restart(u, math.sqrt(believed * part * batch / seconds) / self.beliefs.faster)
-            self._learn(u, batch, part, seconds)
-        if self.beliefs is not None:
-            self.beliefs.note(u, timing)
-
-    def _learn_late(self, event: Late) -> None:
-        """Learn from an update that came too late to be merged."""
-        if event.z > 0:
-            self._learn(event.device, event.batch, event.z, event.seconds)
-        self._note_one(event.device, event.batch, event.z, event.timing)
-
-
-def constants_from(stats: GradientStats) -> Constants | None:
-    """Return the constants of the bound that gradient statistics imply; None if too few devices sent something."""
-    if not np.isfinite(stats.sigma2).all():
-        return None
-    sure = stats.plausible()
-    G2 = tuple(float(v) for v in sure.norm2 + sure.zeta2)
-    return Constants(sigma2=float(sure.sigma2.sum()), G2=G2, spread=stats)

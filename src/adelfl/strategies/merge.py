@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
 
-from adelfl.strategies.rounds import Floats, Progress
+from adelfl.planner import Problem
+from adelfl.strategies.rounds import Floats, Progress, RoundStrategy, Weigh
 from adelfl.theory import round_noise
 from adelfl.theory.gradient_stats import GradientStats
 
 Correction = Literal["unbiased", "none"]
 AverageOver = Literal["contributors", "all"]
+
+_LOOKS, _NEW = 10, 0.3  # times in a run that gradients are looked at, and the weight of each look
 
 
 def weighed(share: Floats, progress: Progress) -> Floats:
@@ -63,3 +67,29 @@ def _normalised(weights: Floats) -> Floats:
     """Divide each layer's weights by their sum; a layer without any stays zero."""
     total = weights.sum(axis=0)
     return np.asarray(weights / np.where(total > 0, total, 1.0), dtype=np.float64)
+
+
+class ByPrecision(RoundStrategy):
+    """Merges by precision, with gradient statistics that are estimated again ten times in a run."""
+
+    def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
+        super().__init__(problem, weigh=weigh)
+        self.spread = problem.spread
+        seen = problem.constants.spread
+        self._seen = problem.spread if seen is None else seen.completed(problem.spread)  # negative squares and all
+
+    def weights(self, t: int, progress: Progress) -> Floats:
+        """The merge, with what is known of the gradients."""
+        return by_precision(progress, self.spread, self._memory(t))
+
+    def looks_at(self, t: int) -> bool:
+        """Some times in a run."""
+        return (t + 1) % max(1, math.ceil(self.rounds / _LOOKS)) == 0 and t + 1 < self.rounds
+
+    def learn(self, spread: GradientStats) -> None:
+        """Mix what was seen into what was known."""
+        self._seen = self._seen.mixed(spread, _NEW)
+        self.spread = self._seen.plausible()
+
+    def _memory(self, t: int) -> float:
+        return round_noise.memory(self.learning_rates[t:], self.problem.constants.rho_c)

@@ -184,9 +184,9 @@ class RoundStrategy(Strategy):
         check_choice("weigh", weigh, Weigh)
         self.weigh: Weigh = weigh
 
-    def labelled(self, said: Sequence[str]) -> str:
+    def labelled(self, words: Sequence[str]) -> str:
         """Name equal weights, where they are not the method's default."""
-        return super().labelled([*said, *(["equal weights"] if self.options.get("weigh") == "equally" else [])])
+        return super().labelled([*words, *(["equal weights"] if self.options.get("weigh") == "equally" else [])])
 
     @abstractmethod
     def orders(self, t: int, devices: Ints) -> Orders:
@@ -320,15 +320,15 @@ class RoundStrategy(Strategy):
         P, B = self.believed(tasks.devices)
         scale = _cost(tasks)
         cost, B = np.maximum((tasks.batch + s.overhead[tasks.devices]) * scale, 1e-300), B * scale
-        asked = tasks.batch > 0
-        rate = np.where(asked, P * np.maximum(T - B, 0.0) / cost, 0.0)
+        works = tasks.batch > 0
+        rate = np.where(works, P * np.maximum(T - B, 0.0) / cost, 0.0)
         chances, absent = None, self.absent(tasks.devices)
         if type(s.latency) is not Exponential or absent.any():  # a class derived from it has chances of its own
             believed, when = of_devices(s.latency, tasks.devices), f"round {self._t + 1}"
 
             def chances() -> Floats:
-                delivered = delivery_of(believed, cost / P, B, np.full(asked.size, T), L, when)
-                return np.where((asked & (B < T))[:, None], (1.0 - absent)[:, None] * delivered, 0.0)
+                delivered = delivery_of(believed, cost / P, B, np.full(works.size, T), L, when)
+                return np.where((works & (B < T))[:, None], (1.0 - absent)[:, None] * delivered, 0.0)
 
         return Progress(event.z, L, E, rate, chances, tasks.batch, amounts)
 

@@ -87,7 +87,7 @@ class GradientStats:
 
     def completed(self, guess: GradientStats) -> GradientStats:
         """Return a copy with a guess in place of unknown values."""
-        return self._map(lambda known, guessed: np.where(np.isfinite(known), known, guessed), guess)
+        return self._map(lambda known, guessed: np.asarray(np.where(np.isfinite(known), known, guessed)), guess)
 
     def rounded(self) -> GradientStats:
         """Return a copy rounded to three digits, which is the same for all engines."""

@@ -93,8 +93,8 @@ class Schedules:
         time = moment % self.length[rows]
         place = np.searchsorted(self.row * span + self.starts, rows * span + time, side="right") - 1
         here = np.maximum(place, 0)
-        found: NDArray[np.bool_] = (place >= 0) & (self.row[here] == rows) & (time < self.ends[here])
-        return found
+        available: NDArray[np.bool_] = (place >= 0) & (self.row[here] == rows) & (time < self.ends[here])
+        return available
 
 
 @dataclass(frozen=True, eq=False)

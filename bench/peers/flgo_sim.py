@@ -1,0 +1,129 @@
+"""FLGo's FedBuff: 300 clients with random latencies on its clock; a round is a buffer of updates.
+
+FLGo makes its tasks from files, so a task of a few points is made, and the samples and the model of the workload are
+put in their place. There is no evaluation and no log. FLGo trains a client when it is dispatched, so the rounds that
+are counted are the updates that were computed, over the size of the buffer.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from types import SimpleNamespace
+
+import measure
+
+
+class FlGo:
+    """A runner of FLGo for each call of ``run``."""
+
+    def __init__(self, request: measure.Request) -> None:
+        import flgo
+        import flgo.benchmark.fcube_classification as points
+        import flgo.benchmark.fcube_classification.core as core
+        import torch
+        import torch_models
+
+        torch.set_num_threads(request.threads)
+        self.workload = w = request.workload
+        self.x, self.y = torch_models.data(w)
+        self.folder = tempfile.TemporaryDirectory()
+        plain = core.TaskGenerator.__init__
+
+        def sized(generator: object, *args: object, **options: object) -> None:
+            plain(generator, *args, **options)
+            generator.num_clients = w.devices  # type: ignore[attr-defined]
+
+        core.TaskGenerator.__init__ = sized
+        self.task = f"{self.folder.name}/task"
+        flgo.gen_task_by_(points, task_path=self.task)
+        self.runner: object = None
+
+    def run(self, rounds: int) -> int:
+        """Run so many merges from the first weights; return how many the computed updates are enough for."""
+        import flgo
+        import flgo.algorithm.fedbuff as fedbuff
+        import numpy as np
+        import torch_models
+        from flgo.experiment.logger import BasicLogger
+        from flgo.simulator import BasicSimulator
+        from flgo.utils.fmodule import FModule
+        from torch import Tensor
+        from torch.utils.data import TensorDataset
+
+        w = self.workload
+
+        trained = 0
+
+        class Client(fedbuff.Client):
+            """Counts its updates."""
+
+            def train(self, model: FModule) -> None:
+                """Train as FLGo does."""
+                nonlocal trained
+                trained += 1
+                super().train(model)
+
+        class Net(FModule):
+            """The workload's model."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = torch_models.model(w)
+
+            def forward(self, x: Tensor) -> Tensor:
+                """Scores."""
+                return self.inner(x)
+
+        class Latencies(BasicSimulator):
+            """Each client takes a time of its own, from 5 to 100 ticks."""
+
+            def initialize(self) -> None:
+                """Draw the latencies."""
+                rng = np.random.default_rng(0)
+                self.set_variable(list(self.clients), "latency", rng.integers(5, 100, len(self.clients)).tolist())
+
+        class Silent(BasicLogger):
+            """Writes nothing."""
+
+            def initialize(self, *args: object, **options: object) -> None:
+                """Nothing to prepare."""
+
+            def log_once(self, *args: object, **options: object) -> None:
+                """Nothing to evaluate."""
+
+        def into(owner: object) -> None:
+            if "Server" in type(owner).__name__:
+                owner.model = Net()  # type: ignore[attr-defined]
+
+        model = SimpleNamespace(__name__="net", init_local_module=lambda owner: None, init_global_module=into)
+        option = {
+            "num_rounds": rounds,
+            "num_steps": w.steps,
+            "batch_size": w.batch,
+            "learning_rate": w.rate,
+            "proportion": 1.0,
+            "eval_interval": -1,
+            "log_file": False,
+            "no_log_console": True,
+            "algo_para": [w.buffer / w.devices + 1e-9, 1.0],
+        }
+        method = SimpleNamespace(__name__="fedbuff", Server=fedbuff.Server, Client=Client)
+        runner = flgo.init(self.task, method, option, model=model, Logger=Silent, Simulator=Latencies)
+        for client, x, y in zip(runner.clients, self.x, self.y, strict=True):
+            client.set_data(TensorDataset(x, y), "train")
+            client.set_learning_rate(w.rate)
+        self.runner = runner
+        runner.run()
+        return trained // w.buffer
+
+    def weights(self) -> list[measure.Floats]:
+        """The global weights."""
+        import torch_models
+
+        return torch_models.arrays(list(self.runner.model.parameters()))  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    os.environ["TQDM_DISABLE"] = "1"
+    measure.main(measure.request(), FlGo, ["flgo", "torch"])

@@ -1,0 +1,80 @@
+"""The first round on devices that are not known beforehand: it trains and measures at once.
+
+Every device does the work of the baselines, and its reply tells how fast it is, how long everything else takes, and how
+noisy its gradients are. A round in which too few devices finish a layer is repeated with less work and more time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from adelfl.strategies.actions import Actions, Arrivals, Merge, Tasks, View
+from adelfl.strategies.base import Ints
+from adelfl.strategies.merge import layerwise
+from adelfl.strategies.rounds import Progress
+
+POLL = 0.25
+"""Seconds between two looks at how many devices are idle."""
+STEPS = 20
+"""Local steps, where their number is not given."""
+_STOP = 0.5  # share of the round after which devices stop computing
+
+
+@dataclass(eq=False)
+class Opening:
+    """An opening round that is going on."""
+
+    layers: int
+    steps: int
+    rate: float
+    """Learning rate."""
+    batch: int
+    share: float
+    """Share of the budget that the round may take."""
+    end: float = np.nan
+    """Time at which the round closes at the latest."""
+    _asked: set[int] = field(default_factory=set)
+    _arrivals: list[Arrivals] = field(default_factory=list)
+
+    @property
+    def useful(self) -> tuple[Arrivals, ...]:
+        """Arrivals with at least one layer."""
+        return tuple(a for a in self._arrivals if a.z.any())
+
+    def begin(self, view: View, devices: Ints) -> Actions:
+        """Ask devices for the work of the baselines, until a share of the budget has passed."""
+        self.end = max(min(view.now + self.share * view.budget, view.budget - POLL), view.now + POLL)
+        return self.ask(view, devices)
+
+    def ask(self, view: View, devices: Ints) -> Actions:
+        """Ask further devices; two steps at least, since two gradients tell their noise."""
+        self._asked |= set(devices.tolist())
+        if devices.size == 0:
+            return Actions(wake_at=self.end)
+        stop = np.full(devices.size, _STOP * self.share * view.budget)
+        sizes = np.full(devices.size, self.batch)
+        tasks = Tasks(devices, sizes, max(2, self.steps), self.rate, together=False, stop=stop)
+        return Actions(dispatch=(tasks,), wake_at=self.end)
+
+    def again(self, view: View, idle: Ints) -> Actions:
+        """Ask idle devices that have not delivered anything once more, for less work and with more time."""
+        answered = {int(a.tasks.devices[0]) for a in self.useful}
+        idle = idle[~np.isin(idle, list(answered))]
+        if idle.size == 0 or view.left <= POLL:
+            return Actions(wake_at=min(view.budget, view.now + POLL))
+        self.batch, self.share = max(1, self.batch // 4), min(1.0, 2 * self.share)
+        self._asked, self._arrivals = answered, list(self.useful)
+        return self.begin(view, idle)
+
+    def add(self, arrival: Arrivals, now: float) -> bool:
+        """Add the answer of one device; return whether the round is over."""
+        self._arrivals.append(arrival)
+        return len(self._arrivals) >= len(self._asked) or now >= self.end
+
+    def merge(self, *, spread: bool) -> Merge:
+        """Return the merge of what has arrived, each layer by its mean."""
+        z = np.array([int(a.z[0]) for a in self.useful])
+        A = layerwise(Progress(z, self.layers, self.useful[0].tasks.steps, np.ones(z.size)), "none", "contributors")
+        return Merge(self.useful, tuple(A[:, None, :]), spread=spread)

@@ -1,0 +1,76 @@
+"""What is learned from the reports of real devices: speeds, uploads, and the durations of everything else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from adelfl.planner.beliefs import Beliefs, Timing
+from adelfl.strategies.actions import Arrivals, Late
+
+
+class Reports:
+    """Estimates of devices that are known by their reports only.
+
+    Parameters
+    ----------
+    layers, steps : int
+        L, and the local steps of the opening round.
+
+    Attributes
+    ----------
+    beliefs : Beliefs or None
+        None until the first device has answered, which then stands for all.
+    """
+
+    def __init__(self, layers: int, steps: int) -> None:
+        self.layers, self.steps = layers, steps
+        self.beliefs: Beliefs | None = None
+
+    def first(self, event: Arrivals) -> None:
+        """Learn from the answer of one device in the opening round."""
+        u, tasks = int(event.tasks.devices[0]), event.tasks
+        self._speed(u, int(tasks.batch[0]), int(event.z[0]), float(event.seconds[0]), float(event.upload[0]))
+        self.durations(event)
+
+    def durations(self, event: Arrivals) -> None:
+        """Remember the durations that devices report; their speeds are learned by the method."""
+        tasks = event.tasks
+        for u, S, z, timing in zip(tasks.devices.tolist(), tasks.batch.tolist(), event.z, event.timings, strict=False):
+            if timing is not None:
+                self._durations(u, S, int(z), timing)
+
+    def late(self, event: Late) -> None:
+        """Learn from an update that came too late to be merged."""
+        if event.z > 0:
+            self._speed(event.device, event.batch, event.z, event.seconds)
+        self._durations(event.device, event.batch, event.z, event.timing)
+
+    def _durations(self, u: int, batch: int, z: int, timing: Timing) -> None:
+        """Remember the durations of one task.
+
+        A device that answered without a finished layer is there, and slow: its forward pass, which takes about as long
+        as a layer, tells its speed, and the estimate moves half of the way there.
+        """
+        if z == 0 and timing.pace:
+            seconds, part = timing.pace[0] * batch, self.layers / (self.layers + 1)
+            if self.beliefs is not None and self.beliefs.known(u) and seconds > 0:
+                believed = float(self.beliefs.compute(np.array([u]))[0])
+                self.beliefs.restart(u, math.sqrt(believed * part * batch / seconds) / self.beliefs.faster)
+            self._speed(u, batch, part, seconds)
+        if self.beliefs is not None:
+            self.beliefs.note(u, timing)
+
+    def _speed(self, u: int, batch: int, z: float, seconds: float, upload: float = np.nan) -> None:
+        if not seconds > 0:
+            return
+        speed = max(z, 0.5) * batch / max(seconds, 1e-6)
+        if self.beliefs is None:
+            self.beliefs = Beliefs(np.full(u + 1, speed), np.full(u + 1, np.nan_to_num(upload)))
+        self.beliefs.grow(u + 1)
+        if not self.beliefs.known(u):
+            self.beliefs.restart(u, speed / self.beliefs.faster)
+        through = np.array([z >= self.layers * self.steps])
+        alone, sent = np.array([u]), np.array([upload])
+        self.beliefs.observe(alone, np.array([batch]), np.array([float(z)]), np.array([seconds]), sent, through)
