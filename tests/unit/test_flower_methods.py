@@ -25,12 +25,17 @@ def start(method, nodes=None, *, folder=None, rounds=8, **more):
 
 @pytest.mark.parametrize(
     ("method", "why"),
-    [("oracle", "always finish in time"), ("heterofl", "whole model"), ("scaffold", "control variates")],
+    [
+        ("oracle", "always finish in time"),
+        ("clairvoyant", "knows every layer time"),
+        ("heterofl", "whole model"),
+        ("scaffold", "control variates"),
+    ],
 )
 def test_methods_that_need_more_than_the_protocol_are_refused_with_the_reason(method, why):
     with pytest.raises(ConfigError, match=f"{method}' runs in the simulator only: .*{why}"):
         start(method)
-    assert {"oracle", "heterofl", "scaffold"} == set(BUILT_IN) - set(METHODS)
+    assert {"oracle", "clairvoyant", "heterofl", "scaffold"} == set(BUILT_IN) - set(METHODS)
 
 
 def test_nodes_add_the_proximal_term_and_move_less():
