@@ -137,8 +137,8 @@ def first_weights(workload: Workload) -> list[Floats]:
 
 
 def for_check(workload: Workload) -> Workload:
-    """Return the workload with learning rate 1, so that rounding does not hide the update."""
-    return replace(workload, rate=1.0)
+    """Return the workload with a learning rate of up to 1, so that rounding does not hide the update."""
+    return replace(workload, rate=1.0 if workload.steps == 1 else 10.0 * workload.rate)
 
 
 def fixed_batches(workload: Workload) -> Integers:
