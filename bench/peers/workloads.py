@@ -102,6 +102,8 @@ class Workload:
     """Local steps of a device per round."""
     buffer: int | None = None
     """Updates per merge of FedBuff; None for rounds."""
+    check_rate: float = 1.0
+    """Learning rate of the cross-check."""
 
 
 WORKLOADS = {
@@ -109,7 +111,9 @@ WORKLOADS = {
     "mlp300": Workload("MLP 784-32-16-10, MNIST shapes", _mlp(), (784,), 300, 32, 200, 0.1, 40, 4),
     "cnn": Workload("CNN 10-20-50-10, MNIST shapes", _cnn(), (1, 28, 28), 30, 32, 2000, 0.05, 20, 3),
     "mlp-e5": Workload("MLP 784-32-16-10, MNIST shapes", _mlp(), (784,), 30, 16, 2000, 0.1, 60, 5, steps=5),
-    "cnn-e5": Workload("CNN 10-20-50-10, MNIST shapes", _cnn(), (1, 28, 28), 30, 16, 2000, 0.05, 6, 1, steps=5),
+    "cnn-e5": Workload(
+        "CNN 10-20-50-10, MNIST shapes", _cnn(), (1, 28, 28), 30, 16, 2000, 0.05, 6, 1, steps=5, check_rate=0.05
+    ),
     "fedbuff": Workload("MLP 784-32-16-10, FedBuff", _mlp(), (784,), 300, 16, 200, 0.05, 300, 40, steps=5, buffer=10),
     "vgg11": Workload("VGG11 without norms, CIFAR-10 shapes", _vgg11(), (3, 32, 32), 30, 16, 500, 0.01, 2, 1),
 }
@@ -137,8 +141,8 @@ def first_weights(workload: Workload) -> list[Floats]:
 
 
 def for_check(workload: Workload) -> Workload:
-    """Return the workload with learning rate 1, so that rounding does not hide the update."""
-    return replace(workload, rate=1.0)
+    """Return the workload with a larger learning rate, so that rounding does not hide the update."""
+    return replace(workload, rate=workload.check_rate)
 
 
 def fixed_batches(workload: Workload) -> Integers:
