@@ -20,11 +20,11 @@ from adelfl.simulation.world import World
 from adelfl.strategies import find_strategy
 from adelfl.strategies.actions import Arrivals, Merge, Tasks, View
 from adelfl.training.layers import given_layers
-from adelfl.training.loop import Local, Loop
+from adelfl.training.loop import Local, LoopEngine
 from adelfl.training.work import RoundWork, Samples
 
 
-class Given(Loop):
+class Given(LoopEngine):
     """Delivers the changes of the history in place of training."""
 
     changes: dict[tuple[int, int], arrivals.Weights]

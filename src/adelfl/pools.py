@@ -23,9 +23,9 @@ from adelfl.atomic import RunBusyError
 from adelfl.clock import RealClock
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.records.schema import Row, RunResult
-from adelfl.runner import Job, run_job
+from adelfl.runner import RunJob, run_job
 
-Ended = tuple[Job, RunResult | AdelError]
+Ended = tuple[RunJob, RunResult | AdelError]
 Where = Literal["here", "ray"]
 
 _POLL = 0.2  # seconds between two looks at records
@@ -33,12 +33,14 @@ _RETRIES = 3  # of a job whose machine fails
 _LONGEST_WAIT = 60.0  # seconds for the process that ran a job before to end
 
 
-def run_all(jobs: list[Job], workers: int, report: Callable[[Job, Row], None], on: Where = "here") -> Iterator[Ended]:
+def run_all(
+    jobs: list[RunJob], workers: int, report: Callable[[RunJob, Row], None], on: Where = "here"
+) -> Iterator[Ended]:
     """Run jobs, several at a time; yield each with its result or error when it ends.
 
     Parameters
     ----------
-    jobs : list of Job
+    jobs : list of RunJob
         The runs.
     workers : int
         Runs at a time on this machine; a Ray cluster runs as many as it has processors.
@@ -106,16 +108,16 @@ class _Tail:
 class _Processes:
     """Jobs in processes of this machine."""
 
-    def __init__(self, jobs: list[Job], workers: int) -> None:
+    def __init__(self, jobs: list[RunJob], workers: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _begin_worker)
-        self.pending: dict[Future[RunResult], Job] = {self.pool.submit(run_job, job): job for job in jobs}
+        self.pending: dict[Future[RunResult], RunJob] = {self.pool.submit(run_job, job): job for job in jobs}
 
     def ended(self, timeout: float) -> list[Ended]:
         done, _ = wait(self.pending, timeout, FIRST_COMPLETED)
         return [self._result(self.pending.pop(future), future) for future in done]
 
-    def _result(self, job: Job, future: Future[RunResult]) -> Ended:
+    def _result(self, job: RunJob, future: Future[RunResult]) -> Ended:
         try:
             return job, future.result()
         except AdelError as error:
@@ -149,7 +151,7 @@ class _Ray:
     Ray moves the jobs of a machine that fails to others, where they are resumed.
     """
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[RunJob]) -> None:
         try:
             import ray
         except ModuleNotFoundError:
@@ -161,7 +163,7 @@ class _Ray:
             except (ConnectionError, RuntimeError, ValueError) as error:
                 address = os.environ.get("RAY_ADDRESS", "this machine")
                 raise ConfigError(f"--on ray: there is no cluster at {address} ({error})") from None
-        self.pending: dict[Any, Job] = {}
+        self.pending: dict[Any, RunJob] = {}
         for job in jobs:
             folder = job.folder.absolute()
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +176,7 @@ class _Ray:
         done, _ = self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=timeout)
         return [self._result(self.pending.pop(ref), ref) for ref in done]
 
-    def _result(self, job: Job, ref: Any) -> Ended:  # noqa: ANN401 - Ray comes without types
+    def _result(self, job: RunJob, ref: Any) -> Ended:  # noqa: ANN401 - Ray comes without types
         try:
             return job, self.ray.get(ref)
         except self.ray.exceptions.RayError:
@@ -185,7 +187,7 @@ class _Ray:
             self.ray.cancel(ref, force=True)
 
 
-def _run_on_node(job: Job) -> RunResult | AdelError:
+def _run_on_node(job: RunJob) -> RunResult | AdelError:
     """Run a job on a machine of a cluster; wait if the process that ran it before has not ended yet."""
     if not job.folder.parent.is_dir():
         return ConfigError(
@@ -203,5 +205,5 @@ def _run_on_node(job: Job) -> RunResult | AdelError:
             return error
 
 
-def _killed(job: Job) -> AdelError:
+def _killed(job: RunJob) -> AdelError:
     return AdelError(f"{job.folder}: its process was killed; the same command goes on from there")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """One run of a comparison."""
 
     strategy: str
@@ -134,14 +134,14 @@ def file_name(strategy: str) -> str:
 
 def jobs_of(
     run_file: RunFile, strategies: list[str], seeds: int, first_seed: int, out: Path, fresh: bool = False
-) -> list[Job]:
+) -> list[RunJob]:
     """Return the runs of a comparison, seed by seed, each in a folder named by strategy and seed."""
     jobs = []
     for seed in range(first_seed, first_seed + seeds):
         for word in strategies:
             name, options = parse_strategy(word)
             config = run_file.with_strategy(name, options, seed).model_dump_json()
-            jobs.append(Job(word, seed, config, out / f"{file_name(word)}-seed{seed}", fresh))
+            jobs.append(RunJob(word, seed, config, out / f"{file_name(word)}-seed{seed}", fresh))
     return jobs
 
 
@@ -164,7 +164,7 @@ def made_elsewhere(folder: Path) -> str | None:
     return f"{folder} was begun with {', '.join(changed)}" if changed else None
 
 
-def run_job(job: Job, report: Callable[[Row], None] | None = None) -> RunResult:
+def run_job(job: RunJob, report: Callable[[Row], None] | None = None) -> RunResult:
     """Start or continue a job; a finished one with the same configuration is not run again."""
     run_file = RunFile.model_validate_json(job.config)
     if job.fresh and (job.folder / "run.json").is_file():

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from adelfl.experiments.catalogue import NAMES, find_study
-from adelfl.experiments.outcome import Outcome
 from adelfl.experiments.page import fill_page
+from adelfl.experiments.results import StudyResults
 
 REPO = Path(__file__).parents[2]
 RESULTS = REPO / "docs" / "results"
@@ -23,7 +23,7 @@ def test_the_pages_agree_with_the_tables_of_results(page):
 @pytest.mark.parametrize("name", DONE)
 def test_the_verdicts_follow_from_the_runs(name):
     study = find_study(name)
-    outcome = Outcome.read(study, RESULTS / name)
+    outcome = StudyResults.read(study, RESULTS / name)
     summary = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     assert [c["verdict"] for c in summary["claims"]] == [v.verdict for v in outcome.verdicts()]
     for claim, verdict in zip(summary["claims"], outcome.verdicts(), strict=True):

@@ -12,9 +12,9 @@ from adelfl.errors import ConfigError
 from adelfl.experiments import catalogue
 from adelfl.experiments.catalogue import NAMES, find_study
 from adelfl.experiments.conduct import Setup, conduct
-from adelfl.experiments.outcome import CHANCE, Difference, Outcome, Run, judge
 from adelfl.experiments.page import claims_table, closed, fill_page, gap_table, goals_table, map_gains, results_table
 from adelfl.experiments.regime import depth_by_seed, fit_regime
+from adelfl.experiments.results import CHANCE, Difference, StudyResults, StudyRun, judge
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
 from adelfl.records.reader import RunRecord, find_runs
 from adelfl.strategies import find_strategy
@@ -57,7 +57,7 @@ TINY = Study(
 def run_of(cell, strategy, seed, final, **more):
     moments = {f"at_{share}": final for share in (25, 50, 60, 75, 100)}
     values = {"rate": 0.1, "depth": 0.5, "rounds": 6, "first_deadline": 2.0, "last_deadline": 1.0, "broke_down": False}
-    return Run(cell=cell, strategy=strategy, label=strategy, seed=seed, final=final, **moments, **values | more)
+    return StudyRun(cell=cell, strategy=strategy, label=strategy, seed=seed, final=final, **moments, **values | more)
 
 
 def outcome_of(study, accuracy):
@@ -68,7 +68,7 @@ def outcome_of(study, accuracy):
         for strategy in study.strategies
         for seed in range(study.seeds)
     ]
-    return Outcome(study, tuple(runs))
+    return StudyResults(study, tuple(runs))
 
 
 # -- the catalogue
@@ -256,7 +256,7 @@ def test_claims_are_looked_at_in_every_cell_or_where_they_say():
 def test_results_survive_a_file(tiny, tmp_path):
     outcome, _, _ = tiny
     outcome.write(tmp_path / "tiny")
-    again = Outcome.read(TINY, tmp_path / "tiny")
+    again = StudyResults.read(TINY, tmp_path / "tiny")
     for one, other in zip(outcome.runs, again.runs, strict=True):
         assert (one.cell, one.strategy, one.seed, one.broke_down) == (
             other.cell,
@@ -404,7 +404,7 @@ def made_up_table(depth_at_largest, cells=(0.35, 0.5, 2 / 3, 5 / 6, 1.0, 1.3, 2.
         T: {name: 69 * accuracy(name, largest * T / 2400) / 0.6 for name in ("salf", "drop", "wait")}
         for T in (1200, 1600, 2000, 2400)
     }
-    return Outcome(study, tuple(runs)), paper
+    return StudyResults(study, tuple(runs)), paper
 
 
 @pytest.mark.parametrize("depth", [0.36, 0.45, 0.6])
@@ -438,7 +438,7 @@ def test_a_claim_is_tested_only_where_the_oracle_trains():
 def test_a_study_goes_on_from_the_rows_of_another_machine(tiny, tmp_path):
     outcome, _, _ = tiny
     outcome.write(tmp_path / "tiny")
-    earlier = Outcome.read(TINY, tmp_path / "tiny")
+    earlier = StudyResults.read(TINY, tmp_path / "tiny")
     watch = Silent()
     again = conduct(TINY, Setup(tmp_path / "runs", seeds=2, first_seed=3, earlier=earlier), watch)
     assert watch.ended == []

@@ -16,7 +16,7 @@ from adelfl.flower.client import train
 from adelfl.runner import resume, start
 from adelfl.simulation import engine as simulation
 from adelfl.strategies.rounds import Progress
-from adelfl.training.loop import Loop
+from adelfl.training.loop import LoopEngine
 from adelfl.training.masks import draws_numbers, mask_seeds
 from adelfl.training.work import RoundWork
 from support.flower_world import Being, Net, arrays
@@ -81,7 +81,7 @@ def test_a_run_leaves_torchs_generator_as_it_was():
 
 def test_what_a_device_computes_does_not_depend_on_who_is_computed_before_it():
     this = experiment(dropping)
-    engine = Loop(this.model.train(), this.layers, samples_of(DATA))
+    engine = LoopEngine(this.model.train(), this.layers, samples_of(DATA))
     devices = np.array([3, 5, 8])
     sizes = np.array([4, 6, 5])
     work = RoundWork(
@@ -110,7 +110,7 @@ def test_masks_differ_between_devices_rounds_and_seeds():
 
 def test_dropout_is_active_in_training_and_the_step_is_that_of_its_mask():
     this = experiment(dropping)
-    engine = Loop(this.model.train(), this.layers, samples_of(DATA))
+    engine = LoopEngine(this.model.train(), this.layers, samples_of(DATA))
     start = {name: p.detach() for name, p in this.model.named_parameters()}
     step, _ = engine.train_one(start, {}, [np.arange(9)], 2, 1.0, 11)
     with torch.random.fork_rng():

@@ -21,7 +21,7 @@ from adelfl.records.reader import RunRecord, find_runs
 from adelfl.records.schema import Row
 from adelfl.records.writer import RunWriter
 from adelfl.report.time_series import plot
-from adelfl.runner import Job, made_elsewhere, resume, run_job, start
+from adelfl.runner import RunJob, made_elsewhere, resume, run_job, start
 from adelfl.schedule import Schedule
 from adelfl.simulation import engine as simulation
 from support.dashboard_world import info
@@ -389,7 +389,7 @@ def test_a_disk_that_knows_no_locks_can_be_written(tmp_path, monkeypatch):
 
 def test_a_run_that_another_process_writes_is_not_thrown_away_for_a_fresh_one(tmp_path):
     folder = tmp_path / "run"
-    job = Job("salf", 0, said().model_dump_json(), folder, fresh=True)
+    job = RunJob("salf", 0, said().model_dump_json(), folder, fresh=True)
     busy = []
 
     def report(row):
@@ -471,10 +471,10 @@ def test_folders_that_a_killed_process_left_half_created_are_no_runs(tmp_path):
 
 def test_a_job_is_done_once_and_another_configuration_is_not_taken_for_it(tmp_path):
     file = said()
-    job = Job("salf", 0, file.model_dump_json(), tmp_path / "run")
+    job = RunJob("salf", 0, file.model_dump_json(), tmp_path / "run")
     result = run_job(job)
     assert run_job(job, pytest.fail) == result
-    other = Job("salf", 0, said("salf", "training.batch=3").model_dump_json(), tmp_path / "run")
+    other = RunJob("salf", 0, said("salf", "training.batch=3").model_dump_json(), tmp_path / "run")
     with pytest.raises(ConfigError, match="another configuration"):
         run_job(other)
 
@@ -484,7 +484,7 @@ def test_inputs_that_changed_since_are_noticed(tmp_path):
     file = said("salf", f"data.partition_file='{partition}'")
     dataset, held = build_data(said())
     held.save(partition)
-    job = Job("salf", 0, file.model_dump_json(), tmp_path / "run")
+    job = RunJob("salf", 0, file.model_dump_json(), tmp_path / "run")
     with pytest.raises(Killed):
         run_job(job, kill_at(3))
     iid(dataset.y_train, 6, seed=99).save(partition)
@@ -514,7 +514,7 @@ def test_the_code_of_a_strategy_by_entry_point_is_an_input_too(tmp_path, monkeyp
     monkeypatch.setattr("adelfl.strategies.entry_points", lambda group: [point])
     assert said("own").fingerprints().keys() == {str(code)}
     assert said("salf").fingerprints() == {}
-    job = Job("own", 0, said("own").model_dump_json(), tmp_path / "run")
+    job = RunJob("own", 0, said("own").model_dump_json(), tmp_path / "run")
     run_job(job)
     code.write_text(OWN + "# changed\n")
     with pytest.raises(ConfigError, match="have changed"):

@@ -21,8 +21,7 @@ from adelfl.simulation.backend import Learner, Simulated
 from adelfl.simulation.world import World as Simulation
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.layers import given_layers
-from adelfl.training.loop import Local
-from adelfl.training.loop import Loop as LoopEngine
+from adelfl.training.loop import Local, LoopEngine
 from adelfl.training.work import Samples
 from support.flower_world import Being, Silent, World, arrays, model, weights_of
 

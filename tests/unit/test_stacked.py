@@ -14,7 +14,7 @@ from torch import nn
 from adelfl.strategies import Progress
 from adelfl.training import stacked
 from adelfl.training.engines import LocalWork, build_engine
-from adelfl.training.loop import Loop
+from adelfl.training.loop import LoopEngine
 from adelfl.training.stacked import Stacked
 from adelfl.training.work import RoundWork
 from support.small_worlds import dataset_of, layers_of, samples_of, seeded
@@ -96,7 +96,7 @@ def test_work_from_several_weights_is_what_each_device_does_from_its_own(name, e
     for work, start in zip(works, starts, strict=True):
         copied = deepcopy(model)
         copied.load_state_dict(start)
-        alone.append(Loop(copied, layers, SAMPLES).run(work))
+        alone.append(LoopEngine(copied, layers, SAMPLES).run(work))
     losses = [one.loss for one, work in zip(alone, works, strict=True) if work.contributes.any()]
     assert change.loss == pytest.approx(np.mean(losses) if losses else np.nan, rel=1e-5, nan_ok=True)
     for key in first:

@@ -21,7 +21,7 @@ from adelfl.planner import Problem
 from adelfl.records.reader import RunRecord
 from adelfl.simulation import Experiment
 from adelfl.simulation.history import History
-from adelfl.simulation.what_if import Outcome, what_if
+from adelfl.simulation.what_if import Forecast, what_if
 from adelfl.strategies import find_strategy
 from adelfl.training.layers import given_layers
 from support.flower_world import Being, World, arrays, model
@@ -84,7 +84,7 @@ def experiment():
 @pytest.mark.parametrize("method", ["adel", "salf", "drop", "wait", "fedbuff"])
 def test_the_method_that_ran_gives_what_it_gave(method, tmp_path):
     record = deployment(tmp_path / "run", method)
-    real = Outcome.of(record)
+    real = Forecast.of(record)
     simulated = what_if(record, method, record.info.options, experiment=experiment())
     assert simulated.rounds == pytest.approx(real.rounds, rel=0.1)
     assert simulated.time == pytest.approx(real.time, rel=0.1)
@@ -95,7 +95,7 @@ def test_the_method_that_ran_gives_what_it_gave(method, tmp_path):
 
 def test_half_the_budget_ends_in_half_the_time_with_fewer_rounds(tmp_path):
     record = deployment(tmp_path / "run", "wait")
-    real, half = Outcome.of(record), what_if(record, "wait", {"num_rounds": "auto"}, budget=12.0)
+    real, half = Forecast.of(record), what_if(record, "wait", {"num_rounds": "auto"}, budget=12.0)
     assert half.time <= 12.0
     assert half.rounds < real.rounds
 

@@ -14,7 +14,7 @@ from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 
 if TYPE_CHECKING:
-    from adelfl.runner import Job
+    from adelfl.runner import RunJob
 
 
 def _bars(console: Console, width: int) -> Progress:
@@ -78,15 +78,15 @@ class JobsDisplay(_Display):
         super().__init__(len(prefix) + max(map(len, names)), "the same command goes on from there")
         self.prefix = prefix
         self.tasks: dict[str, TaskID] = {}
-        self.shares: dict[TaskID, dict[Job, float]] = {}
-        self.budgets: dict[Job, float] = {}
+        self.shares: dict[TaskID, dict[RunJob, float]] = {}
+        self.budgets: dict[RunJob, float] = {}
 
     def stage(self, name: str, runs: int) -> None:
         """Add a bar; it shows the jobs of the strategy ``name``, or all jobs until the next one."""
         self.newest = self.tasks[name] = self.bars.add_task(f"{self.prefix}{name}", total=float(runs), note="")
         self.shares[self.newest] = {}
 
-    def row(self, job: Job, row: Row) -> None:
+    def row(self, job: RunJob, row: Row) -> None:
         """Show a row of a run that is under way."""
         if row.accuracy is None:
             return
@@ -94,14 +94,14 @@ class JobsDisplay(_Display):
             self.budgets[job] = RunRecord.open(job.folder).info.budget
         self._update(job, min(0.999, row.time / self.budgets[job]), row.accuracy)
 
-    def done(self, job: Job, accuracy: float | None) -> None:
+    def done(self, job: RunJob, accuracy: float | None) -> None:
         """Show that a run ended; its accuracy is NaN if it broke down."""
         task, note = self._update(job, 1.0, accuracy or 0.0)
         if not self.console.is_terminal:
             ended = sum(share == 1.0 for share in self.shares[task].values())
             self.console.print(f"{self.prefix}{note} ({ended} of {self.bars.tasks[task].total:.0f})", highlight=False)
 
-    def _update(self, job: Job, share: float, accuracy: float) -> tuple[TaskID, str]:
+    def _update(self, job: RunJob, share: float, accuracy: float) -> tuple[TaskID, str]:
         task = self.tasks.get(job.strategy, self.newest)
         self.shares[task][job] = share
         note = f"{job.strategy} seed {job.seed}: {'broke down' if math.isnan(accuracy) else f'{accuracy:.1%}'}"

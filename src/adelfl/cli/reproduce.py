@@ -15,7 +15,7 @@ from adelfl.cli.runs import DataDir, On, Where
 from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from adelfl.experiments.outcome import Outcome
+    from adelfl.experiments.results import StudyResults
     from adelfl.experiments.study import Study
 
 
@@ -59,7 +59,7 @@ def reproduce(
     from adelfl.cli.display import JobsDisplay
     from adelfl.experiments.catalogue import NAMES, find_study
     from adelfl.experiments.conduct import Setup, conduct
-    from adelfl.experiments.outcome import Outcome
+    from adelfl.experiments.results import StudyResults
 
     wanted = list(NAMES) if "all" in names else names
     studies = [find_study(name, scale.value) for name in wanted]
@@ -82,7 +82,7 @@ def reproduce(
                 raise ConfigError(f"{stem}.csv: there are no rows to summarise yet")
         else:
             with JobsDisplay(["learning rates"], f"{study.name} ") as display:
-                outcome = conduct(study, setup, display, keep=partial(Outcome.write, stem=stem))
+                outcome = conduct(study, setup, display, keep=partial(StudyResults.write, stem=stem))
         _leave(study, outcome, stem, scale)
         if as_json:
             typer.echo(json.dumps(outcome.to_json()))
@@ -98,14 +98,14 @@ def reproduce(
         write_output(page, fill_page(page.read_text(encoding="utf-8"), out))
 
 
-def _earlier(study: Study, stem: Path) -> Outcome | None:
+def _earlier(study: Study, stem: Path) -> StudyResults | None:
     """Read the rows that are there already."""
-    from adelfl.experiments.outcome import Outcome
+    from adelfl.experiments.results import StudyResults
 
-    return Outcome.read(study, stem) if stem.with_name(f"{stem.name}.csv").is_file() else None
+    return StudyResults.read(study, stem) if stem.with_name(f"{stem.name}.csv").is_file() else None
 
 
-def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
+def _leave(study: Study, outcome: StudyResults, stem: Path, scale: Scale) -> None:
     """Write what stays behind: tables, claims, a picture."""
     from adelfl.atomic import write_json
     from adelfl.report.style import save
@@ -136,7 +136,7 @@ def _leave(study: Study, outcome: Outcome, stem: Path, scale: Scale) -> None:
         save(draw_study(panels, study.title, deadlines=False), stem.with_name(f"{stem.name}-headline.png"), dpi=110)
 
 
-def _picture(study: Study, outcome: Outcome) -> Any:  # noqa: ANN401 - a matplotlib figure
+def _picture(study: Study, outcome: StudyResults) -> Any:  # noqa: ANN401 - a matplotlib figure
     if study.drawing == "map":
         from adelfl.experiments.page import map_gains
         from adelfl.report.studies import draw_gain

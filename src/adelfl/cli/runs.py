@@ -16,7 +16,7 @@ from adelfl.errors import AdelError, ConfigError
 if TYPE_CHECKING:
     from adelfl.records.schema import RunResult
     from adelfl.report.comparison import Contender
-    from adelfl.runner import Job
+    from adelfl.runner import RunJob
 
 Config = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Experiment file; by default the bundled experiment.")
@@ -135,7 +135,7 @@ def compare(
     picture = plot or folder / "accuracy.png"
     if plot is not None:
         check_picture(plot)
-    errors: dict[Job, AdelError] = {}
+    errors: dict[RunJob, AdelError] = {}
     finished = []
     with JobsDisplay(words) as display:
         for word in words:
@@ -224,7 +224,7 @@ def _print_untrained_note(run_file: Any, contenders: list[Contender]) -> None:  
         typer.echo(f"note: {note}", err=True)
 
 
-def _check(jobs_to_do: list[Job]) -> None:
+def _check(jobs_to_do: list[RunJob]) -> None:
     """Build each strategy's first run before any starts, so that errors appear at once."""
     from adelfl.config.run import RunFile
     from adelfl.runner import build_checked
@@ -236,7 +236,7 @@ def _check(jobs_to_do: list[Job]) -> None:
         seen.add(job.strategy)
 
 
-def _print_versions_note(jobs_to_do: list[Job]) -> None:
+def _print_versions_note(jobs_to_do: list[RunJob]) -> None:
     """Print a note if finished runs of other versions are reused."""
     from adelfl.runner import made_elsewhere
 

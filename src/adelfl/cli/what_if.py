@@ -11,7 +11,7 @@ import typer
 from adelfl.cli.runs import Changes, DataDir, prepare
 
 if TYPE_CHECKING:
-    from adelfl.simulation.what_if import Outcome
+    from adelfl.simulation.what_if import Forecast
 
 
 def what_if(
@@ -33,7 +33,7 @@ def what_if(
     from adelfl.config.build import build_experiment
     from adelfl.records.reader import RunRecord
     from adelfl.runner import parse_strategy
-    from adelfl.simulation.what_if import Outcome, what_if
+    from adelfl.simulation.what_if import Forecast, what_if
 
     record = RunRecord.open(run)
     words = [record.info.strategy] if strategies is None else [w for w in strategies.split(",") if w.strip()]
@@ -49,7 +49,7 @@ def what_if(
     width = 3 + max(len(f"{word}, as it happened") for word in (*words, record.info.strategy))
     line = f"{{:{width}}}{{:>8}}{{:>14}}{{:>12}}{{:>14}}".format
     typer.echo(line("", "rounds", "s per round", "seconds", "accuracy, %"))
-    typer.echo(line(f"{record.info.strategy}, as it happened", *_cells([Outcome.of(record)])))
+    typer.echo(line(f"{record.info.strategy}, as it happened", *_cells([Forecast.of(record)])))
     for word, (name, options) in zip(words, methods, strict=True):
         outcomes = [
             what_if(
@@ -61,7 +61,7 @@ def what_if(
         typer.echo(line(f"{word.strip()}, simulated", *_cells(outcomes)))
 
 
-def _cells(outcomes: list[Outcome]) -> list[str]:
+def _cells(outcomes: list[Forecast]) -> list[str]:
     """Return rounds and times, which do not depend on the seed, and the mean accuracy with its standard error."""
     import numpy as np
 

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from adelfl.errors import AdelError
-from adelfl.experiments.outcome import CHANCE, CURVE, Outcome, Run, Trial
+from adelfl.experiments.results import CHANCE, CURVE, StudyResults, StudyRun, Trial
 from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
 from adelfl.pools import Where, run_all
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 from adelfl.report.comparison import Contender
-from adelfl.runner import Job, file_name, parse_strategy
+from adelfl.runner import RunJob, file_name, parse_strategy
 
 _MOMENTS = {"at_25": 0.25, "at_50": 0.5, "at_60": 0.6, "at_75": 0.75, "at_100": 1.0}
 
@@ -39,7 +39,7 @@ class Setup:
     """Runs at a time."""
     more: tuple[str, ...] = ()
     """Changes to every setting, such as ``engine.device=cuda``."""
-    earlier: Outcome | None = field(default=None, repr=False)
+    earlier: StudyResults | None = field(default=None, repr=False)
     """Results that are not computed again."""
     on: Where = "here"
     """Where the runs are computed."""
@@ -51,14 +51,16 @@ class Watch(Protocol):
     def stage(self, name: str, runs: int) -> None:
         """Begin a stage with a number of runs."""
 
-    def row(self, job: Job, row: Row) -> None:
+    def row(self, job: RunJob, row: Row) -> None:
         """Show a row of a run."""
 
-    def done(self, job: Job, accuracy: float) -> None:
+    def done(self, job: RunJob, accuracy: float) -> None:
         """Show the final accuracy of a run; NaN if it broke down."""
 
 
-def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], object] | None = None) -> Outcome:
+def conduct(
+    study: Study, setup: Setup, watch: Watch, keep: Callable[[StudyResults], object] | None = None
+) -> StudyResults:
     """Run what has not been run yet, and return the results; ``keep`` gets those so far after every test run."""
     trials = _choose_rates(study, setup, watch)
     places = [
@@ -79,9 +81,9 @@ def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], 
         if k < counts[cell]
     ]
     known = {} if setup.earlier is None else {(r.cell, r.strategy, r.seed, r.rate): r for r in setup.earlier.runs}
-    runs: dict[tuple[Cell, str, int], Run] = {}
+    runs: dict[tuple[Cell, str, int], StudyRun] = {}
     jobs: dict[Path, tuple[Cell, str, int]] = {}
-    todo: list[Job] = []
+    todo: list[RunJob] = []
     for cell, word, seed in wanted:
         if (row := known.get((cell.key, word, seed, best[cell, word]))) is not None:
             runs[cell, word, seed] = row
@@ -90,9 +92,9 @@ def conduct(study: Study, setup: Setup, watch: Watch, keep: Callable[[Outcome], 
         jobs[job.folder] = (cell, word, seed)
         todo.append(job)
 
-    def outcome() -> Outcome:
+    def outcome() -> StudyResults:
         folders = {(cell.key, word, seed): folder for folder, (cell, word, seed) in jobs.items()}
-        return Outcome(study, tuple(runs[key] for key in _by_place(study, runs)), tuple(trials), folders)
+        return StudyResults(study, tuple(runs[key] for key in _by_place(study, runs)), tuple(trials), folders)
 
     for job, _ in _run(todo, setup, "runs", watch):
         cell, word, seed = key = jobs[job.folder]
@@ -163,15 +165,15 @@ def _best_rates(trials: list[Trial]) -> list[float]:
     return sorted(finalists, key=finalists.__getitem__, reverse=True)
 
 
-def _job(study: Study, setup: Setup, cell: Cell, word: str, rate: float, seed: int, *, tuning: bool = False) -> Job:
+def _job(study: Study, setup: Setup, cell: Cell, word: str, rate: float, seed: int, *, tuning: bool = False) -> RunJob:
     more = (*setup.more, *study.tuning) if tuning else setup.more
     name, options = parse_strategy(word)
     run_file = study.setting(cell, rate, *more).with_strategy(name, options, seed)
     place = setup.folder / cell.key / ("tuning" if tuning else "runs")
-    return Job(word, seed, run_file.model_dump_json(), place / f"{file_name(word)}-rate{rate:g}-seed{seed}")
+    return RunJob(word, seed, run_file.model_dump_json(), place / f"{file_name(word)}-rate{rate:g}-seed{seed}")
 
 
-def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> Iterator[tuple[Job, float]]:
+def _run(jobs: list[RunJob], setup: Setup, stage: str, watch: Watch) -> Iterator[tuple[RunJob, float]]:
     """Yield each job with its final accuracy; NaN for a run that broke down, which is not tried again."""
     if not jobs:
         return
@@ -191,7 +193,7 @@ def _run(jobs: list[Job], setup: Setup, stage: str, watch: Watch) -> Iterator[tu
         yield job, accuracy
 
 
-def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord) -> Run:
+def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord) -> StudyRun:
     info, result = record.info, record.result
     deadlines = info.deadlines or [info.uniform_deadline]
     if result is None:
@@ -201,7 +203,7 @@ def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord)
         contender = Contender(word, "", [record])
         moments, curve = contender.curve(np.array(list(_MOMENTS.values())))[0], contender.curve(CURVE)[0]
     accuracies: dict[str, Any] = dict(zip(_MOMENTS, moments.tolist(), strict=True))
-    return Run(
+    return StudyRun(
         cell=cell.key,
         strategy=word,
         label=info.label,

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.experiments.catalogue import STATED, TABLE_2, find_study
-from adelfl.experiments.outcome import Outcome, Summary, Verdict
 from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
+from adelfl.experiments.results import Final, StudyResults, Verdict
 from adelfl.experiments.study import Cell
 from adelfl.report.comparison import standard_error
 from adelfl.theory.participation import deadline_for_depth, survival
@@ -43,7 +43,7 @@ def fill_page(text: str, results: Path) -> str:
         studies = {word.partition("/")[0] for word in names.split()}
         if not all((results / f"{name}.csv").is_file() for name in studies):
             return match[0]
-        outcomes = {name: Outcome.read(find_study(name), results / name) for name in studies}
+        outcomes = {name: StudyResults.read(find_study(name), results / name) for name in studies}
         if what in ("headline", "goals"):
             several = {"headline": headline, "goals": goals_table}[what]
             return f"{begin}{several(names.split(), outcomes)}{end}"
@@ -69,7 +69,7 @@ def _cost(name: str, results: Path) -> str:
     return f"`adelfl reproduce {name}`: {minutes} core-minute{'s' * (minutes > 1)}.\n"
 
 
-def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
+def headline(places: list[str], outcomes: dict[str, StudyResults]) -> str:
     """One row per setting, ``study/cell``; strategies in columns; the command at the end."""
     shown = ("adel", "adel-paper", "salf", "drop", "oracle")
     rows = [["setting", *shown, "command"]]
@@ -88,7 +88,7 @@ def headline(places: list[str], outcomes: dict[str, Outcome]) -> str:
     return _markdown(rows)
 
 
-def results_table(outcome: Outcome) -> str:
+def results_table(outcome: StudyResults) -> str:
     """A row per cell: mean ± standard error in percent, the chosen η_0, and the share of the study's gap closed."""
     study, tables = outcome.study, outcome.tables()
     labels = [summary.label for summary in tables[0][1]]
@@ -110,7 +110,7 @@ def results_table(outcome: Outcome) -> str:
     return _markdown(rows) + note + ".\n"
 
 
-def _with_notes(s: Summary, cell: Cell) -> str:
+def _with_notes(s: Final, cell: Cell) -> str:
     """Return mean ± standard error, the median if it is far, the chosen rate, and the number of broken runs."""
     if math.isnan(s.mean):
         return ""
@@ -118,7 +118,7 @@ def _with_notes(s: Summary, cell: Cell) -> str:
     return _plus_minus(s.mean, s.error) + _skewed(s.mean, s.median) + (f" ({', '.join(notes)})" if notes else "")
 
 
-def claims_table(outcome: Outcome) -> str:
+def claims_table(outcome: StudyResults) -> str:
     """Each claim of the paper and our result in each cell: a row per claim, or per budget that it names."""
     cells = {cell.key: cell.title + (" (the paper's)" if cell.paper else "") for cell in outcome.study.cells}
     if any(claim.cells for claim in outcome.study.claims):
@@ -143,7 +143,7 @@ def _ours(v: Verdict) -> str:
     return _plus_minus(v.ours, v.error, sign=True) + _skewed(v.ours, v.median, sign=True)
 
 
-def regime_table(outcome: Outcome) -> str:
+def regime_table(outcome: StudyResults) -> str:
     """Depth that the baselines point to, for each accuracy that the paper's oracle may have had, and the misfits."""
     rows = [["the paper's oracle, %", "best depth", "misfit there", f"misfit at {STATED:.0%}"]]
     for ceiling in CEILINGS:
@@ -158,7 +158,7 @@ LEAST_GAP = 5.0
 """Smallest gap, in points, of which a closed share is stated; of smaller ones it would be noise."""
 
 
-def closed(outcome: Outcome, cell: Cell, word: str) -> tuple[float, float] | None:
+def closed(outcome: StudyResults, cell: Cell, word: str) -> tuple[float, float] | None:
     """Share of the gap that a strategy closes, and its standard error by leaving out each seed; None if it is small."""
     low, high, here = (outcome.accuracy(cell, w) for w in (*outcome.study.gap, word))
     if high.mean() - low.mean() < LEAST_GAP:
@@ -172,7 +172,7 @@ def closed(outcome: Outcome, cell: Cell, word: str) -> tuple[float, float] | Non
     return share(np.ones(n, dtype=bool)), float(np.sqrt((n - 1) / n * np.sum((left_out - left_out.mean()) ** 2)))
 
 
-def goals_table(names: list[str], outcomes: dict[str, Outcome]) -> str:
+def goals_table(names: list[str], outcomes: dict[str, StudyResults]) -> str:
     """For each study: where at least 80 % of the gap is closed, and where the paper's plan is better."""
     rows = [["study", "gaps of 5 points", "80 % of it closed", "least closed", "worse than adel-paper by > 1 s.e."]]
     for name in names:
@@ -212,7 +212,7 @@ def _markdown(rows: list[list[str]]) -> str:
 _BANDS = (0.0, 0.02, 0.2, 0.5, 0.8, 1.0)
 
 
-def gains_table(outcome: Outcome) -> str:
+def gains_table(outcome: StudyResults) -> str:
     """The map in five rows: settings sorted by how often the first layer stays empty without a plan."""
     gains = map_gains(outcome)
     empty = {place: _first_layer_empty(*place) for place in next(iter(gains.values()))}
@@ -233,7 +233,7 @@ def _first_layer_empty(U: int, L: int, depth: float) -> float:
     return float(np.exp(U * survival(L, rate)[0][L - 1]))
 
 
-def map_gains(outcome: Outcome) -> dict[str, dict[tuple[int, int, float], tuple[float, float]]]:
+def map_gains(outcome: StudyResults) -> dict[str, dict[tuple[int, int, float], tuple[float, float]]]:
     """Points gained by adel over each baseline, by (devices, layers, depth)."""
     gains: dict[str, dict[tuple[int, int, float], tuple[float, float]]] = {}
     ours, *others = outcome.study.strategies

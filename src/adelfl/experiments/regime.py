@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 
 from adelfl.errors import ConfigError
-from adelfl.experiments.outcome import Outcome
+from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell
 
 Floats = NDArray[np.float64]
@@ -57,7 +57,7 @@ class Regime:
 
 
 def fit_regime(
-    outcome: Outcome,
+    outcome: StudyResults,
     paper: Mapping[int, Mapping[str, float]],
     ceiling: float = CEILINGS[1],
     seeds: frozenset[int] | None = None,
@@ -94,7 +94,7 @@ def fit_regime(
     )
 
 
-def depth_by_seed(outcome: Outcome, paper: Mapping[int, Mapping[str, float]]) -> Floats:
+def depth_by_seed(outcome: StudyResults, paper: Mapping[int, Mapping[str, float]]) -> Floats:
     """Return the best depth of each seed that all cells have, as a measure of its uncertainty."""
     shared = [
         frozenset(run.seed for run in outcome.of(cell, b))
@@ -107,6 +107,6 @@ def depth_by_seed(outcome: Outcome, paper: Mapping[int, Mapping[str, float]]) ->
     )
 
 
-def _mean(outcome: Outcome, cell: Cell, strategy: str, what: str, seeds: frozenset[int] | None) -> float | None:
+def _mean(outcome: StudyResults, cell: Cell, strategy: str, what: str, seeds: frozenset[int] | None) -> float | None:
     values = [getattr(run, what) for run in outcome.of(cell, strategy) if seeds is None or run.seed in seeds]
     return float(np.mean(values)) if values else None

@@ -30,7 +30,7 @@ from adelfl.training.layers import given_layers
 from adelfl.training.truncated import Answer, Truncation, check_truncation
 
 
-class Samples(Protocol):
+class Indexable(Protocol):
     """A dataset: a length, and a sample by its position."""
 
     def __len__(self) -> int: ...
@@ -103,7 +103,7 @@ class Job:
     def _elapsed(self) -> float:
         return self.clock.now() - self._arrived
 
-    def batches(self, data: Samples | tuple[Tensor, ...] | Iterable[Any]) -> Iterator[Any]:
+    def batches(self, data: Indexable | tuple[Tensor, ...] | Iterable[Any]) -> Iterator[Any]:
         """One batch for every local iteration, as long as there is time.
 
         Parameters
@@ -130,7 +130,7 @@ class Job:
             if self.iterations_done == before:
                 raise ConfigError("job.backward(loss) was not called for a batch")
 
-    def _drawn(self, data: Samples | tuple[Tensor, ...]) -> Iterator[Any]:
+    def _drawn(self, data: Indexable | tuple[Tensor, ...]) -> Iterator[Any]:
         self._rows = rows = len(data[0]) if isinstance(data, tuple) else len(data)
         if rows == 0:
             raise ConfigError("this node has no samples")
@@ -238,7 +238,7 @@ class Job:
 def train(
     message: Message,
     model: nn.Module,
-    data: Samples | tuple[Tensor, ...] | Iterable[Any],
+    data: Indexable | tuple[Tensor, ...] | Iterable[Any],
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
     optimizer: Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer] | None = None,
     **options: Any,  # noqa: ANN401

@@ -15,7 +15,7 @@ from adelfl.records.schema import Row
 
 
 @dataclass(frozen=True)
-class Reply:
+class RecordedReply:
     """One reply: when its task began, seconds not computing, seconds per layer, batch, and reported durations."""
 
     began: float
@@ -29,7 +29,7 @@ class Reply:
 class Device:
     """A device: its replies, the moments at which it was seen to be there or away, and s₀ of its steps."""
 
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[RecordedReply] = field(default_factory=list)
     seen: dict[float, bool] = field(default_factory=dict)
     overhead: float = 0.0
 
@@ -43,7 +43,7 @@ class Device:
         later = (t for t, here in self.seen.items() if here and t > now)
         return now if self.there(now) else min(later, default=math.inf) if self.replies else math.inf
 
-    def reply(self, now: float) -> Reply:
+    def reply(self, now: float) -> RecordedReply:
         """Return the reply whose task began nearest to a moment."""
         return min(self.replies, key=lambda reply: abs(reply.began - now))
 
@@ -52,7 +52,7 @@ class Device:
         end = began + seconds + lag
         self.seen = {t: here for t, here in self.seen.items() if not began <= t <= end} | {began: True, end: True}
         if z > 0 and seconds > 0:
-            self.replies.append(Reply(began, lag, seconds / z, min(batch, timing.samples or batch), timing))
+            self.replies.append(RecordedReply(began, lag, seconds / z, min(batch, timing.samples or batch), timing))
 
     def fit_overhead(self) -> None:
         """Estimate s₀ from batches of several sizes."""

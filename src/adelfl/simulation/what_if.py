@@ -28,7 +28,7 @@ _TASK = ("num_rounds", "local_iterations", "batch")  # options of every method o
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Forecast:
     """What came, or would have come, of a deployment: merges, seconds until the last of them, final accuracy."""
 
     rounds: int
@@ -36,7 +36,7 @@ class Outcome:
     accuracy: float | None
 
     @classmethod
-    def of(cls, record: RunRecord) -> Outcome:
+    def of(cls, record: RunRecord) -> Forecast:
         """Return what a recorded deployment came to."""
         last, result = record.rounds[-1], record.result
         return cls(last.round, last.time, None if result is None else result.final_accuracy)
@@ -49,7 +49,7 @@ def what_if(
     *,
     budget: float | None = None,
     experiment: Experiment | None = None,
-) -> Outcome:
+) -> Forecast:
     """Simulate another method, or another budget, on the devices of a recorded deployment.
 
     Parameters
@@ -91,12 +91,12 @@ def what_if(
         loop, time = Loop(strategy, replica, replica.budget), 0.0
         for step in islice(loop.steps(), rounds):
             step.computed, time = replica.prepare([step.merge])[0](), step.time
-        return Outcome(loop.version, time, None)
+        return Forecast(loop.version, time, None)
     rows: list[Row] = []
     virtual = replace(info, budget=replica.budget, clock="virtual")
     run = Run(strategy, replica, simulation, Record(None, virtual), rows.append)
     run.go(islice(run.begin(), rounds))
-    return Outcome(rows[-1].round, rows[-1].time, run.finish().final_accuracy)
+    return Forecast(rows[-1].round, rows[-1].time, run.finish().final_accuracy)
 
 
 def _matched(experiment: Experiment, history: History) -> Experiment:

@@ -10,7 +10,7 @@ from adelfl.strategies.actions import Arrivals
 
 
 @dataclass(eq=False)
-class Group:
+class ArrivalGroup:
     """Devices that are expected at one moment, the latest moment to wait for, who is awaited, and what has arrived."""
 
     expected: float
@@ -31,22 +31,22 @@ class ArrivalGroups:
     def __init__(self, least: int, most: int, latest: float) -> None:
         self.least, self.most, self.latest = least, most, latest
         self.pace: dict[int, float] = {}
-        self._open: list[Group] = []
-        self._group_of: dict[int, Group] = {}
+        self._open: list[ArrivalGroup] = []
+        self._group_of: dict[int, ArrivalGroup] = {}
 
     def learn(self, u: int, seconds: float, steps: int) -> None:
         """Learn how fast a device is."""
         pace = seconds / steps
         self.pace[u] = (self.pace.get(u, pace) + pace) / 2
 
-    def leave(self, u: int) -> tuple[Group | None, bool]:
+    def leave(self, u: int) -> tuple[ArrivalGroup | None, bool]:
         """Take a device out of its group; return the group, and whether it is still waiting to be merged."""
         group = self._group_of.pop(u, None)
         if group is not None:
             group.awaited.discard(u)
         return group, group in self._open
 
-    def due(self, now: float) -> Group | None:
+    def due(self, now: float) -> ArrivalGroup | None:
         """Close the first group that is complete, or overdue."""
         self._open = [g for g in self._open if g.awaited or g.arrived]
         due = next((g for g in self._open if g.arrived and (not g.awaited or now >= g.latest)), None)
@@ -76,7 +76,7 @@ class ArrivalGroups:
             ends = [g.latest + self.most * min(self.pace[w] for w in g.awaited) for g in self._open if g.awaited]
             meets = [q for end in ends if (q := math.floor((end - now) / pace)) <= self.most]
             steps = max(self.least, *meets) if meets else self.most
-            group = Group(now + steps * pace, now + self.latest * steps * pace)
+            group = ArrivalGroup(now + steps * pace, now + self.latest * steps * pace)
             self._open.append(group)
         group.awaited.add(u)
         self._group_of[u] = group

@@ -18,7 +18,7 @@ from adelfl.training.chain import chain_of
 from adelfl.training.fused import Fused
 from adelfl.training.hetero import Hetero
 from adelfl.training.layers import Layer, is_per_sample
-from adelfl.training.loop import Loop
+from adelfl.training.loop import LoopEngine
 from adelfl.training.masks import draws_numbers
 from adelfl.training.stacked import Stacked, first_line, pays, stackable_chain, why_not_stacked
 from adelfl.training.work import Engine, RoundWork, Samples
@@ -105,7 +105,7 @@ def build_engine(
             return Fused(model, layers, samples, local.weight_decay)
         if name == "stacked":
             return Stacked(model, layers, samples, local.weight_decay, local.momentum, controls)
-        return Loop(model, layers, samples, local.weight_decay, local.momentum, uploads, controls)
+        return LoopEngine(model, layers, samples, local.weight_decay, local.momentum, uploads, controls)
 
     return Hetero(model, build) if widths else build(model)
 
@@ -168,7 +168,7 @@ def _difference(
     few = torch.arange(int(_SIZES.sum()), device=samples.device) % samples.y.shape[0]
     x = samples.x[few]
     some = Samples(x.to(dtype) if x.is_floating_point() else x, samples.y[few])
-    together, apart = (_steps(each, model, layers, some, dtype) for each in (engine, Loop))
+    together, apart = (_steps(each, model, layers, some, dtype) for each in (engine, LoopEngine))
     largest = max(float(step.norm()) for step in apart)
     for one, other in zip(together, apart, strict=True):
         if not float((one - other).norm()) <= tolerance * (float(other.norm()) + 1e-4 * largest):  # or not a number
@@ -177,7 +177,7 @@ def _difference(
 
 
 def _steps(
-    engine: type[Fused | Stacked | Loop],
+    engine: type[Fused | Stacked | LoopEngine],
     model: nn.Module,
     layers: tuple[Layer, ...],
     samples: Samples,

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from adelfl.training.autograd import AutogradPass
 from adelfl.training.chain import ChainPass, chain_of
 from adelfl.training.layers import Layer
-from adelfl.training.loop import Loop
+from adelfl.training.loop import LoopEngine
 from adelfl.training.passes import CannotFuse, Pass, Rows
 from adelfl.training.stacked import Stacked, pays
 from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
@@ -85,7 +85,7 @@ class Fused(Engine):
         self.samples = samples
         self.weight_decay = weight_decay
         self.walk = _pass_for(model, layers, samples)
-        self.one_by_one = partial(Loop, model, layers, samples, weight_decay)
+        self.one_by_one = partial(LoopEngine, model, layers, samples, weight_decay)
         chain = isinstance(self.walk, ChainPass) and pays(model, layers, samples)
         self.stacked = Stacked(model, layers, samples, weight_decay) if chain else None
         parameters, order = dict(model.named_parameters()), self.walk.order

@@ -41,7 +41,7 @@ class Local:
     loss: float
 
 
-class Loop(Engine):
+class LoopEngine(Engine):
     """Trains each device by itself from the round's weights; the change is Σ_u A[u,l] (w_u^l − w^l)."""
 
     name = "loop"

@@ -184,7 +184,7 @@ class Flatten:
 
 
 @dataclass(eq=False)
-class Scale:
+class ScaleStack:
     """HeteroFL's scaler."""
 
     module: Scaler
@@ -204,5 +204,5 @@ STACK_OPERATIONS: dict[type[nn.Module], Any] = {
     nn.ReLU: Relu,
     nn.MaxPool2d: Pool,
     nn.Flatten: Flatten,
-    Scaler: Scale,
+    Scaler: ScaleStack,
 }

@@ -36,7 +36,7 @@ _CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Run:
+class StudyRun:
     """One run on test data. Times are shares of the budget."""
 
     cell: str
@@ -69,7 +69,7 @@ class Trial:
     accuracy: float
 
 
-class Summary(NamedTuple):
+class Final(NamedTuple):
     """Final accuracy of a strategy in a cell, in percent, over its seeds."""
 
     label: str
@@ -132,22 +132,22 @@ def judge(claimed: float | None, seen: Difference) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class StudyResults:
     """Runs and trials of a study."""
 
     study: Study
-    runs: tuple[Run, ...]
+    runs: tuple[StudyRun, ...]
     trials: tuple[Trial, ...] = ()
     folders: Mapping[tuple[str, str, int], Path] = field(default_factory=dict)
 
     @cached_property
-    def _by_place(self) -> dict[tuple[str, str], list[Run]]:
-        places: dict[tuple[str, str], list[Run]] = {}
+    def _by_place(self) -> dict[tuple[str, str], list[StudyRun]]:
+        places: dict[tuple[str, str], list[StudyRun]] = {}
         for run in sorted(self.runs, key=lambda run: run.seed):
             places.setdefault((run.cell, run.strategy), []).append(run)
         return places
 
-    def of(self, cell: Cell, strategy: str) -> list[Run]:
+    def of(self, cell: Cell, strategy: str) -> list[StudyRun]:
         """Return the runs of a strategy in a cell, by seed; none if there are none yet."""
         return self._by_place.get((self.study.home(cell, strategy).key, strategy), [])
 
@@ -245,21 +245,21 @@ class Outcome:
         curves = np.array([[float(value) for value in run.curve.split()] for run in runs])
         return StoredContender(word, runs[0].label, [], CURVE, curves)
 
-    def summary(self, cell: Cell, strategy: str) -> Summary:
+    def summary(self, cell: Cell, strategy: str) -> Final:
         """Return the final accuracy of a strategy in a cell; its mean is NaN where it does not run."""
         runs, accuracy = self.of(cell, strategy), self.accuracy(cell, strategy)
         label = self.study.words.get(strategy, self._labels[strategy])
         if not runs:
-            return Summary(label, math.nan, math.nan, math.nan, 0, math.nan)
+            return Final(label, math.nan, math.nan, math.nan, 0, math.nan)
         broke = sum(run.broke_down for run in runs)
         error, median = standard_error(accuracy), float(np.median(accuracy))
-        return Summary(label, float(accuracy.mean()), error, runs[0].rate, broke, median)
+        return Final(label, float(accuracy.mean()), error, runs[0].rate, broke, median)
 
     @cached_property
     def _labels(self) -> dict[str, str]:
         return {run.strategy: run.label for run in self.runs}
 
-    def tables(self) -> list[tuple[str, list[Summary]]]:
+    def tables(self) -> list[tuple[str, list[Final]]]:
         """Return the title of each cell, and a row for each strategy that runs in the study."""
         shown = [strategy for strategy in self.study.strategies if strategy in self._labels]
         return [(cell.title, [self.summary(cell, strategy) for strategy in shown]) for cell in self.study.cells]
@@ -267,14 +267,14 @@ class Outcome:
     def write(self, stem: Path) -> list[Path]:
         """Write ``STEM.csv`` (runs) and ``STEM-rates.csv`` (trials)."""
         paths = [stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}-rates.csv")]
-        _write_rows(paths[0], Run, self.runs)
+        _write_rows(paths[0], StudyRun, self.runs)
         _write_rows(paths[1], Trial, self.trials)
         return paths
 
     @classmethod
-    def read(cls, study: Study, stem: Path) -> Outcome:
+    def read(cls, study: Study, stem: Path) -> StudyResults:
         """Read what :meth:`write` wrote."""
-        runs = _read_rows(stem.with_name(f"{stem.name}.csv"), Run)
+        runs = _read_rows(stem.with_name(f"{stem.name}.csv"), StudyRun)
         trials = _read_rows(stem.with_name(f"{stem.name}-rates.csv"), Trial)
         return cls(study, tuple(runs), tuple(trials))
 
