@@ -181,6 +181,7 @@ _RATES = {
 }
 _USUAL_RATE = 0.1  # for data or models of the user's own
 _ROUNDS = {"cifar10": {"vgg11": 300, "vgg13": 300, "resnet18": 300, "transformer": 300}}
+_WIDTHS = {"vgg11": 0.25, "vgg13": 0.25, "resnet18": 0.125}  # a run takes minutes on a CPU
 
 
 class RateSection(LearningRateSection):
@@ -235,8 +236,8 @@ class RunFile(Section):
     engine: EngineSection = Field(default_factory=EngineSection)
 
     @model_validator(mode="after")
-    def _with_rate_and_rounds(self) -> RunFile:
-        """Choose the learning rate "auto", and rounds that are not given, by data set and model."""
+    def _with_defaults_of_the_model(self) -> RunFile:
+        """Choose the learning rate "auto", and rounds and width that are not given, by data set and model."""
         own = self.data.factory is not None or self.model.factory is not None
         name = self.data.name if self.data.file is None else "a table"
         data, model = ("", "") if own else (name, self.model.name)
@@ -245,6 +246,8 @@ class RunFile(Section):
             self.learning_rate = self.learning_rate.model_copy(update={"initial": rate})
         if "rounds" not in self.training.model_fields_set and model in _ROUNDS.get(data, {}):
             self.training = self.training.model_copy(update={"rounds": _ROUNDS[data][model]})
+        if "width" not in self.model.model_fields_set and model in _WIDTHS:
+            self.model = self.model.model_copy(update={"width": _WIDTHS[model]})
         return self
 
     def fingerprints(self) -> dict[str, str]:

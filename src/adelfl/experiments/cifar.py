@@ -41,7 +41,7 @@ def _setting(name: str, scale: str, partition: str, local_iterations: int = 1) -
     common = ("data.name=cifar10", f"model.name={name}", f"data.partition={partition}", *skew)
     common += (f"training.local_iterations={local_iterations}", f"training.rounds={rounds}")
     if scale == "full":
-        return (*common, "training.batch=16"), rounds
+        return (*common, "model.width=1", "training.batch=16"), rounds
     narrow = ("model.width=0.25", "training.batch=4", "training.evaluations=20", "data.test_samples=2500")
     return (*common, *narrow), rounds
 
