@@ -614,6 +614,8 @@ def test_building_an_experiment_changes_no_setting_of_the_process(tmp_path, monk
 def test_deep_networks_have_more_rounds_by_default_and_a_number_stays_as_given():
     deep = ["data.name=cifar10", "model.name=resnet18"]
     assert load_run(None, deep).training.rounds == 300
+    assert load_run(None, deep).model.width < 1
+    assert load_run(None, [*deep, "model.width=1"]).model.width == 1
     assert load_run(None, [*deep, "training.rounds=100"]).training.rounds == 100
     assert load_run(None, ["data.name=cifar10"]).training.rounds == 100
     assert load_run(None, [*deep, "data.factory=test_run_config:small_data"]).training.rounds == 100
