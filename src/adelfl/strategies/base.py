@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ClassVar, get_args
 
@@ -157,6 +157,14 @@ def _in_short(value: object) -> str:
         return f"[{', '.join(map(_in_short, value))}]"
     plain = value is None or isinstance(value, str | int | np.integer | np.floating)
     return (str(value) if plain else type(value).__name__)[:40]
+
+
+def check_options(kind: type[Strategy], options: Mapping[str, Any]) -> None:
+    """Refuse options that a strategy does not have."""
+    try:
+        inspect.signature(kind).bind(None, **options)
+    except TypeError as error:
+        raise ConfigError(f"strategy.options: {kind.name} does not take these ({error})") from None
 
 
 def not_negative(key: str, value: float) -> float:
