@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -123,7 +124,9 @@ def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"strategy {word!r}: option {pair!r} must look like key=value")
-        options[key.strip()] = parse_value(value)
+        options[key.strip()] = parsed = parse_value(value)
+        if isinstance(parsed, float) and not math.isfinite(parsed):
+            raise ConfigError(f"strategy {word!r}: option {key.strip()} must be a finite number")
     return match[1], options
 
 

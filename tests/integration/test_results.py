@@ -1,6 +1,7 @@
 """Pages, verdicts and figures agree with the tables of results."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from adelfl.experiments.catalogue import NAMES, find_study
 from adelfl.experiments.page import fill_page
 from adelfl.experiments.results import StudyResults
+from support.small_worlds import typed
 
 REPO = Path(__file__).parents[2]
 RESULTS = REPO / "docs" / "results"
@@ -38,3 +40,14 @@ def test_pictures_are_there_and_small(name):
     picture = RESULTS / f"{name}.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert sum(path.stat().st_size for path in RESULTS.glob(f"{name}*")) < 2_000_000
+
+
+def test_a_summary_of_stored_rows_keeps_their_computing_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in RESULTS.glob("beyond-rounds*"):
+        shutil.copy(path, tmp_path)
+    before = json.loads((tmp_path / "beyond-rounds.json").read_text(encoding="utf-8"))["about"]
+    assert before["core_minutes"] > 0
+    done = typed("reproduce", "beyond-rounds", "--summary", "--out", tmp_path)
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "beyond-rounds.json").read_text(encoding="utf-8"))["about"] == before

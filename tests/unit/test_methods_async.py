@@ -220,7 +220,10 @@ def test_fedcompass_with_one_number_of_steps_and_equal_devices_is_a_round_of_all
     assert all(sorted(devices_of(row)) == list(range(5)) for row in rows[5:])
 
 
-@pytest.mark.parametrize("options", [{"least": 0}, {"least": 4, "most": 3}, {"latest": 0.5}])
+BAD_BOUNDS = ({"least": 0}, {"least": 4, "most": 3}, {"latest": 0.5}, {"most": 2.5}, {"least": "x"}, {"latest": "x"})
+
+
+@pytest.mark.parametrize("options", BAD_BOUNDS)
 def test_bad_bounds_are_one_sentence(options):
-    with pytest.raises(ConfigError, match="fedcompass needs"):
+    with pytest.raises(ConfigError, match=r"fedcompass needs|strategy option"):
         find_strategy("fedcompass")(setting_of(3), **options)

@@ -503,6 +503,14 @@ def test_strategies_are_named_with_their_options():
             parse_strategy(wrong)
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_an_option_that_json_cannot_hold_is_refused(value):
+    with pytest.raises(ConfigError, match="staleness_rate must be a finite number"):
+        parse_strategy(f"fedasync[staleness_rate={value}]")
+    with pytest.raises(ConfigError, match="staleness_rate must be a finite number"):
+        load_run(None, ["strategy.name=fedasync", f"strategy.options.staleness_rate={value}"])
+
+
 def test_jobs_differ_in_strategy_seed_and_folder_only(tmp_path):
     said = load_run(None)
     jobs = jobs_of(said, ["adel", "salf[average_over=all]", "salf"], 2, 5, tmp_path)

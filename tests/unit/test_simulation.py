@@ -123,6 +123,12 @@ def test_before_the_first_evaluation_nothing_is_known():
     assert summary.result().final_accuracy == pytest.approx((4 * 0.5 + 0.7) / 5)
 
 
+def test_a_device_that_does_more_than_everything_counts_as_one_that_does_everything():
+    summary = Summary(100.0, 3)
+    summary.add(Row(1, 10.0, depth=[15, 0]))
+    assert summary.result().depth == 0.5
+
+
 # -- luck
 
 

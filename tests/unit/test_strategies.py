@@ -552,6 +552,19 @@ def test_a_users_options_are_in_the_label_unless_they_are_the_defaults():
     assert Tuned(setting, gain=2.0).options == {"gain": 2.0}
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "label"),
+    [
+        ("fedbuff", {"buffer": 2}, "fedbuff (buffer=2)"),
+        ("fedbuff", {"buffer": 10}, "fedbuff"),
+        ("fedasync", {"of": "changes", "mixing": 0.5}, "fedasync (mixing=0.5, of=changes)"),
+        ("oort", {"penalty": 1.0, "weigh": "equally"}, "oort (equal weights, penalty=1)"),
+    ],
+)
+def test_variants_of_a_method_can_be_told_apart_by_their_labels(name, options, label):
+    assert find_strategy(name)(setting_of(3), **options).label == label
+
+
 def test_options_beside_those_of_a_built_in_strategy_are_named_after_its_own():
     setting = setting_of(3)
     found = TunedSalf(setting, gain=2.0, correction="none")

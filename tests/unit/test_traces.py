@@ -278,6 +278,20 @@ def test_a_device_that_leaves_before_it_is_done_delivers_nothing(files):
     assert seen == {True, False}
 
 
+@pytest.mark.parametrize("name", ["wait", "over-selection", "oort"])
+def test_time_passes_in_rounds_without_a_deadline_while_no_device_is_available(name):
+    schedules = Schedules.of([([(0.0, 50.0)], 100.0)])
+    changes = ["fleet.devices=4", "training.rounds=20", "training.budget=100", f"strategy.name={name}"]
+    experiment = build_experiment(load_run(None, changes))
+    own = Availability(schedules, np.zeros(4, dtype=np.int64), begin=60.0)
+    fleet, rows = experiment.strategy.problem.fleet, []
+    simulate(replace(experiment, world=TracedWorld(fleet, 0, 100.0, availability=own)), report=rows.append)
+    times = np.array([row.time for row in rows])
+    assert (np.diff(times) > 0).all()
+    silent = [row.time for row in rows[1:] if not any(row.depth)]
+    assert 0 < len(silent) < len(rows) - 1  # they are available from second 40 on
+
+
 def test_a_cohort_is_drawn_from_the_available_devices_of_a_large_fleet_and_filled_up_from_a_small_one():
     schedules = Schedules.of([([(0.0, HOUR)], 10 * HOUR), ([(HOUR, 2 * HOUR)], 10 * HOUR)])
 

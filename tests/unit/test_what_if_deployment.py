@@ -156,3 +156,32 @@ def test_the_command_prints_what_happened_and_what_would_have(tmp_path):
     assert happened[:4] == ["drop,", "as", "it", "happened"]
     assert drop[:2] == ["drop,", "simulated"]
     assert wait[2] == "3"
+
+
+@pytest.mark.parametrize("budget", [0.0, -5.0, float("nan"), float("inf")])
+def test_a_budget_that_cannot_be_is_refused(tmp_path, budget):
+    with pytest.raises(ConfigError, match="budget must be"):
+        what_if(deployment(tmp_path / "run", "adel"), "adel", {}, budget=budget)
+
+
+def test_a_budget_in_which_no_device_can_answer_is_over_without_a_round(tmp_path):
+    assert what_if(deployment(tmp_path / "run", "adel"), "adel", {}, budget=0.5).rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"x": 1}, "adel does not take these"),
+        ({"num_rounds": "x"}, "num_rounds must be a whole number"),
+        ({"batch": 0}, "batch must be a whole number"),
+    ],
+)
+def test_wrong_options_are_one_sentence(tmp_path, options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        what_if(deployment(tmp_path / "run", "adel"), "adel", options)
+
+
+def test_wrong_options_of_a_deployment_are_refused_before_it_begins(tmp_path):
+    with pytest.raises(ConfigError, match="adel does not take these"):
+        deployment(tmp_path / "run", "adel", plan_options={"x": 1})
+    assert not (tmp_path / "run").exists()

@@ -83,7 +83,7 @@ def reproduce(
         else:
             with JobsDisplay(["learning rates"], f"{study.name} ") as display:
                 outcome = conduct(study, setup, display, keep=partial(StudyResults.write, stem=stem))
-        _leave(study, outcome, stem, scale)
+        _leave(study, outcome, stem, scale, _minutes(stem) if summary or resume else 0.0)
         if as_json:
             typer.echo(json.dumps(outcome.to_json()))
         else:
@@ -105,13 +105,23 @@ def _earlier(study: Study, stem: Path) -> StudyResults | None:
     return StudyResults.read(study, stem) if stem.with_name(f"{stem.name}.csv").is_file() else None
 
 
-def _leave(study: Study, outcome: StudyResults, stem: Path, scale: Scale) -> None:
-    """Write what stays behind: tables, claims, a picture."""
+def _minutes(stem: Path) -> float:
+    """Return the computing time that earlier results state: their runs may be on another machine."""
+    path = stem.with_name(f"{stem.name}.json")
+    try:
+        return float(json.loads(path.read_text(encoding="utf-8"))["about"]["core_minutes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
+def _leave(study: Study, outcome: StudyResults, stem: Path, scale: Scale, minutes: float) -> None:
+    """Write what stays behind: tables, claims, a picture; ``minutes`` is the least computing time to state."""
     from adelfl.atomic import write_json
     from adelfl.report.style import save
 
     outcome.write(stem)
-    about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": round(outcome.core_minutes, 1)}
+    minutes = max(minutes, round(outcome.core_minutes, 1))
+    about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": minutes}
     write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
     save(_picture(study, outcome), stem.with_name(f"{stem.name}.png"), dpi=100)
     if study.name == "table-2":

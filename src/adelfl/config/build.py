@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,6 +40,7 @@ def _build_experiment(config: RunFile) -> Experiment:
     from adelfl.simulation.traced import TracedWorld
     from adelfl.simulation.world import World, misjudged
     from adelfl.strategies import find_strategy
+    from adelfl.strategies.base import check_options
     from adelfl.training.engines import LocalWork
 
     t, seed, server = config.training, config.training.seed, config.server.model_dump()
@@ -71,10 +71,7 @@ def _build_experiment(config: RunFile) -> Experiment:
         given = {"rounds": t.rounds, "steps": t.local_iterations}
         problem = with_local_work(problem, **{key: None if n == "auto" else n for key, n in given.items()})
     kind = find_strategy(config.strategy.name)
-    try:
-        inspect.signature(kind).bind(problem, **config.strategy.options)
-    except TypeError as error:
-        raise ConfigError(f"strategy.options: {config.strategy.name} does not take these ({error})") from None
+    check_options(kind, config.strategy.options)
     with users_code(f"strategy {config.strategy.name} cannot be made"):
         strategy = kind(problem, **config.strategy.options)
     return Experiment(

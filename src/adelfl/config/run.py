@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -200,6 +201,15 @@ class StrategySection(Section):
 
     name: str = "adel"
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("options")
+    @classmethod
+    def _finite(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Refuse infinity and NaN, which are null in JSON, the option's default in many a strategy."""
+        for key, option in value.items():
+            if isinstance(option, float) and not math.isfinite(option):
+                raise PydanticCustomError("finite", "{key} must be a finite number", {"key": key})
+        return value
 
 
 class ServerSection(Section):

@@ -72,7 +72,8 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     """Draw how far each device comes by the cutoff, and when that is known.
 
     A device that drops out, or is not available when it begins or when it is done, sends nothing, which is not known
-    beforehand. With no cutoff, that is noticed, and it is not waited for.
+    beforehand. With no cutoff, that is noticed, and it is not waited for; if none is left, by the time at which all
+    would have been done.
     """
     L, T, devices = layers, tasks.cutoff, tasks.devices
     total = L * tasks.each_steps
@@ -101,7 +102,8 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     if tasks.enough is not None and np.count_nonzero(takes_part) >= tasks.enough:
         T = min(T, float(np.sort(ends[takes_part])[tasks.enough - 1]))
     if np.isinf(T):
-        length = float(np.where(takes_part, ends, 0.0).max())
+        waited_for = takes_part if takes_part.any() else asked
+        length = float(ends[waited_for].max(initial=0.0))
         return Work(takes_part * total, length, ends, computed, whole)
     z = np.where(takes_part, np.minimum((finished <= T - sending).sum(axis=1), total), 0)
     if tasks.enough is not None:  # T is the end of a device, up to rounding

@@ -135,7 +135,9 @@ class Replica(Backend):
         self._push(self._now + seconds, event)
 
     def next(self, wake_at: float | None) -> Event | None:
-        """Advance the clock to the next event."""
+        """Advance the clock to the next event; None when the budget is over."""
+        if self._now >= self.budget:
+            return None
         if wake_at is not None and (not self._heap or wake_at < self._heap[0][0]):
             self._now = max(self._now, wake_at)
             return Timer()

@@ -13,6 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from adelfl.data.partition import Partition
 from adelfl.errors import ConfigError
 from adelfl.learning_rate import as_learning_rate
+from adelfl.planner.problem import MAX_BUDGET
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 from adelfl.runtime.loop import Loop
@@ -63,11 +64,13 @@ def what_if(
     experiment : Experiment, optional
         Data, partition, model, server step and seed; without it, accuracy is not simulated.
     """
+    if budget is not None and not 0 < budget <= MAX_BUDGET:
+        raise ConfigError(f"the budget must be a number of seconds above 0 and at most {MAX_BUDGET:g}, not {budget:g}")
     info, history = record.info, History.of(record)
     given: dict[str, Any] = dict(info.config["flower"])
     given |= {key: options[key] for key in _TASK if key in options}
     own = {key: value for key, value in options.items() if key not in _TASK}
-    rounds, steps = (None if given.get(key, "auto") == "auto" else int(given[key]) for key in _TASK[:2])
+    rounds, steps = (None if given.get(key, "auto") == "auto" else _count(key, given[key]) for key in _TASK[:2])
     strategy = deployed(
         method,
         own,
@@ -75,7 +78,7 @@ def what_if(
         rounds=rounds,
         budget=budget or info.budget,
         learning_rate=as_learning_rate(given["learning_rate"]),
-        batch=int(given["batch"]),
+        batch=_count("batch", given["batch"]),
         local_iterations=steps,
         fraction=given["fraction_train"],
         min_devices=given["min_train_nodes"],
@@ -97,6 +100,12 @@ def what_if(
     run = Run(strategy, replica, simulation, Record(None, virtual), rows.append)
     run.go(islice(run.begin(), rounds))
     return Forecast(rows[-1].round, rows[-1].time, run.finish().final_accuracy)
+
+
+def _count(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{key} must be a whole number of at least 1, not {value!r}")
+    return value
 
 
 def _matched(experiment: Experiment, history: History) -> Experiment:

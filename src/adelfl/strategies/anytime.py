@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from adelfl.errors import ConfigError
 from adelfl.planner import Problem
+from adelfl.strategies.base import at_least_one
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
 _MOST = 1_000_000  # samples of a batch, where the device's own number is not known
@@ -35,9 +35,7 @@ class Anytime(RoundStrategy):
 
     def __init__(self, problem: Problem, *, chunk: int = 1) -> None:
         super().__init__(problem)
-        if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
-            raise ConfigError(f"strategy option chunk must be a whole number of at least 1, not {chunk!r}")
-        self.chunk = chunk
+        self.chunk = at_least_one("chunk", chunk)
 
     @property
     def most_steps(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ClassVar, get_args
 
@@ -84,15 +84,16 @@ class Strategy(ABC):
         return self.labelled([])
 
     def labelled(self, words: Sequence[str]) -> str:
-        """Return the name, and in brackets some words and the options that no class of adelfl's own knows.
+        """Return the name, and in brackets some words and the options that these do not stand for.
 
         Parameters
         ----------
         words : sequence of str
-            Words for the options that the class knows.
+            Words for ``weigh``, and for the options of the class of adelfl's own that has a ``label`` of its own.
         """
-        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("adelfl."))
-        known = inspect.signature(ours).parameters
+        kinds = (kind for kind in type(self).__mro__ if kind.__module__.startswith("adelfl."))
+        worded = next(kind for kind in kinds if "label" in vars(kind))
+        known = {*inspect.signature(worded).parameters, "weigh"}
         own = [f"{key}={_in_short(value)}" for key, value in self.options.items() if key not in known]
         return self.name + (f" ({', '.join([*words, *own])})" if words or own else "")
 
@@ -158,11 +159,26 @@ def _in_short(value: object) -> str:
     return (str(value) if plain else type(value).__name__)[:40]
 
 
+def check_options(kind: type[Strategy], options: Mapping[str, Any]) -> None:
+    """Refuse options that a strategy does not have."""
+    try:
+        inspect.signature(kind).bind(None, **options)
+    except TypeError as error:
+        raise ConfigError(f"strategy.options: {kind.name} does not take these ({error})") from None
+
+
 def not_negative(key: str, value: float) -> float:
     """Return an option that must be a number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ConfigError(f"strategy option {key} must be a number that is not negative, not {value!r}")
     return float(value)
+
+
+def at_least_one(key: str, value: int) -> int:
+    """Return an option that must be a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"strategy option {key} must be a whole number of at least 1, not {value!r}")
+    return value
 
 
 def check_choice(key: str, value: str, allowed: object) -> None:

@@ -10,6 +10,7 @@ from adelfl.fleet import Fleet
 from adelfl.learning_rate import LearningRate
 from adelfl.planner import Problem
 from adelfl.strategies import RoundStrategy, Strategy, find_strategy
+from adelfl.strategies.base import check_options
 from adelfl.strategies.deployment import Deployment
 
 _MOST_DEVICES, _MOST_MERGES = 100_000, 1_000_000
@@ -37,6 +38,7 @@ def deployed(
         As for :class:`~adelfl.strategies.deployment.Deployment`.
     """
     kind = find_strategy(name)
+    check_options(kind, options)
     own_world = kind.submodels or kind.unhurried or kind.clairvoyant or kind.control_variates
     if why := kind.simulated_only or (own_world and "it needs more than real devices can do"):
         raise ConfigError(f"method {name!r} runs in the simulator only: {why}")

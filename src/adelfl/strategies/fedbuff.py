@@ -10,10 +10,10 @@ the buffer holds K updates. τ is the number of merges since a device started.
 
 from __future__ import annotations
 
-from adelfl.errors import ConfigError
 from adelfl.planner import Problem
 from adelfl.strategies.actions import Arrivals, Merge, View
 from adelfl.strategies.asynchronous import Asynchronous, Decay, Staleness
+from adelfl.strategies.base import at_least_one
 
 
 class FedBuff(Asynchronous):
@@ -40,9 +40,7 @@ class FedBuff(Asynchronous):
         staleness_free: float = 4.0,
     ) -> None:
         super().__init__(problem)
-        if not isinstance(buffer, int) or isinstance(buffer, bool) or buffer < 1:
-            raise ConfigError(f"strategy option buffer must be a whole number of at least 1, not {buffer!r}")
-        self.buffer = min(buffer, problem.cohort or problem.devices)
+        self.buffer = min(at_least_one("buffer", buffer), problem.cohort or problem.devices)
         self.staleness = Staleness(staleness, staleness_rate, staleness_free)
         self._waiting: list[Arrivals] = []
 

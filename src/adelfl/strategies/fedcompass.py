@@ -22,6 +22,7 @@ from adelfl.planner import Problem
 from adelfl.strategies.actions import Actions, Arrivals, Event, Ints, Merge, Tasks, View
 from adelfl.strategies.arrival_groups import ArrivalGroups
 from adelfl.strategies.asynchronous import Asynchronous, Staleness
+from adelfl.strategies.base import at_least_one, not_negative
 
 
 class FedCompass(Asynchronous):
@@ -42,9 +43,9 @@ class FedCompass(Asynchronous):
         self, problem: Problem, *, least: int | None = None, most: int | None = None, latest: float = 1.2
     ) -> None:
         super().__init__(problem)
-        low = problem.local_iterations if least is None else least
-        high = 5 * low if most is None else most
-        if not (1 <= low <= high and latest >= 1):
+        low = problem.local_iterations if least is None else at_least_one("least", least)
+        high = 5 * low if most is None else at_least_one("most", most)
+        if not (low <= high and not_negative("latest", latest) >= 1):
             raise ConfigError(f"fedcompass needs 1 ≤ least ≤ most and latest ≥ 1, not {low!r}, {high!r}, {latest!r}")
         self.groups, self.staleness = ArrivalGroups(low, high, float(latest)), Staleness()
         self._late: list[Arrivals] = []

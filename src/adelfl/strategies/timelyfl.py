@@ -17,6 +17,7 @@ import numpy as np
 
 from adelfl.errors import ConfigError
 from adelfl.planner import Problem
+from adelfl.strategies.base import at_least_one
 from adelfl.strategies.merge import layerwise
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh
 
@@ -42,9 +43,7 @@ class TimelyFL(RoundStrategy):
         super().__init__(problem, weigh=weigh)
         if not 0 < share <= 1:
             raise ConfigError(f"strategy option share must be above 0 and at most 1, not {share!r}")
-        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise ConfigError(f"strategy option most must be a whole number of at least 1, not {most!r}")
-        self.share, self.most = float(share), most
+        self.share, self.most = float(share), at_least_one("most", most)
 
     @property
     def most_steps(self) -> int:
