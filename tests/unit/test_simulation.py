@@ -123,6 +123,12 @@ def test_before_the_first_evaluation_nothing_is_known():
     assert summary.result().final_accuracy == pytest.approx((4 * 0.5 + 0.7) / 5)
 
 
+def test_a_device_that_takes_more_iterations_than_the_problem_has_finished_all_layers_and_not_more():
+    summary = Summary(100.0, 6)
+    summary.add(Row(1, 10.0, depth=[12, 3]))
+    assert summary.result().depth == pytest.approx((1.0 + 0.5) / 2)
+
+
 # -- luck
 
 

@@ -47,7 +47,8 @@ class Summary:
             self.accuracies.append(row.accuracy)
         if row.round > 0:
             self.rounds = row.round
-            self.depths.append(sum(row.depth) / (max(1, len(row.depth)) * self.steps))
+            finished = sum(min(depth, self.steps) for depth in row.depth)  # a method may assign more than E iterations
+            self.depths.append(finished / (max(1, len(row.depth)) * self.steps))
 
     def result(self) -> RunResult:
         """Return the result so far; an accuracy is None if there was no evaluation by then."""
