@@ -145,3 +145,10 @@ def test_the_command_prints_what_happened_and_what_would_have(tmp_path):
     assert happened[:4] == ["drop,", "as", "it", "happened"]
     assert drop[:2] == ["drop,", "simulated"]
     assert wait[2] == "3"
+
+
+def test_the_command_refuses_a_simulation_before_it_prints_a_table():
+    done = typed("what-if", OLD / "simulated")
+    assert done.code == 2
+    assert done.out == ""
+    assert "not a Flower run with logged events" in done.err

@@ -74,7 +74,9 @@ def _build_experiment(config: RunFile) -> Experiment:
     try:
         inspect.signature(kind).bind(problem, **config.strategy.options)
     except TypeError as error:
-        raise ConfigError(f"strategy.options: {config.strategy.name} does not take these ({error})") from None
+        options = list(inspect.signature(kind).parameters)[1:]
+        known = f"its options are {', '.join(options)}" if options else "it has no options"
+        raise ConfigError(f"strategy.options: {config.strategy.name} does not take these ({error}); {known}") from None
     with users_code(f"strategy {config.strategy.name} cannot be made"):
         strategy = kind(problem, **config.strategy.options)
     return Experiment(
