@@ -45,30 +45,30 @@ class Law:
             return float(np.std(self.values) / np.mean(self.values))
         return {"exponential": 1.0, "constant": 0.0, "shifted": 1.0 - self.spread}.get(self.name, self.spread)
 
-    def quantile(self, luck: Floats) -> Floats:
+    def quantile(self, level: Floats) -> Floats:
         """Return durations from uniform numbers between 0 and 1."""
         if self.name == "constant":
-            return np.ones_like(luck)
+            return np.ones_like(level)
         if self.name == "samples":
             ordered = np.sort(np.asarray(self.values, dtype=np.float64))
-            drawn = ordered[np.minimum((luck * ordered.size).astype(np.int64), ordered.size - 1)]
+            drawn = ordered[np.minimum((level * ordered.size).astype(np.int64), ordered.size - 1)]
             return np.asarray(drawn / ordered.mean(), dtype=np.float64)
         times: Floats
         if self.name == "gamma":
             shape = self.spread**-2
-            times = special.gammaincinv(shape, luck) / shape
+            times = special.gammaincinv(shape, level) / shape
         elif self.name == "lognormal":
             sigma = np.sqrt(np.log1p(self.spread**2))
-            times = np.exp(sigma * special.ndtri(np.maximum(luck, 1e-300)) - sigma**2 / 2)
+            times = np.exp(sigma * special.ndtri(np.maximum(level, 1e-300)) - sigma**2 / 2)
         else:
             shift = self.spread if self.name == "shifted" else 0.0
-            times = shift - (1.0 - shift) * np.log1p(-luck)
+            times = shift - (1.0 - shift) * np.log1p(-level)
         return times
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A measured bandwidth, repeated for ever."""
+    """A measured bandwidth, repeated without end."""
 
     seconds: Floats
     rate: Floats
@@ -98,18 +98,18 @@ class Trace:
         steps = np.diff(self._sent[0])
         return float(steps @ self.rate / steps.sum())
 
-    def lead(self, amount: float, luck: float) -> float:
-        """Return how long before a share ``luck`` of the trace sending an amount must begin to be done by then."""
+    def lead(self, amount: float, phase: float) -> float:
+        """Return how long before a share ``phase`` of the trace sending an amount must begin to be done by then."""
         moments, sent = self._sent
-        end = luck * self.length
+        end = phase * self.length
         laps, rest = divmod(float(np.interp(end, moments, sent)) - amount, self.length)
         return end - laps * self.length - float(np.interp(rest, sent, moments)) if amount > 0 else 0.0
 
-    def times(self, amount: Floats, luck: Floats) -> Floats:
-        """Return the seconds to send amounts (in seconds at the mean rate), begun at a share ``luck`` of the trace."""
+    def times(self, amount: Floats, phase: Floats) -> Floats:
+        """Return the seconds to send amounts (in seconds at the mean rate), begun at a share ``phase`` of the trace."""
         moments, sent = self._sent
         lap = moments[-1]
-        begin = luck * lap
+        begin = phase * lap
         goal = np.interp(begin, moments, sent) + amount
         laps, rest = np.divmod(goal, lap)
         seconds: Floats = laps * lap + np.interp(rest, sent, moments) - begin

@@ -162,6 +162,8 @@ class Fleet:
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
                 header, *rows = [row for row in csv.reader(file) if row] or [[]]
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no such file") from None
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise ConfigError(f"{path}: cannot be read as a CSV file ({error})") from None
         header = [word.strip() for word in header]

@@ -262,23 +262,23 @@ class Latency:
         """Draw durations around B_u, or around the share of it that each number of layers takes."""
         return self._uploads(upload, rng.random(upload.size), self._upload_share(layers))
 
-    def _uploads(self, upload: Floats, luck: Floats, share: Floats | None) -> Floats:
+    def _uploads(self, upload: Floats, uniform: Floats, share: Floats | None) -> Floats:
         if share is not None:
-            upload, luck = upload[..., None] * share, luck[..., None]
-        return np.asarray(upload * self.upload.quantile(luck), dtype=np.float64)
+            upload, uniform = upload[..., None] * share, uniform[..., None]
+        return np.asarray(upload * self.upload.quantile(uniform), dtype=np.float64)
 
     def delivery(self, mean: Floats, upload: Floats, deadline: ArrayLike, layers: int) -> Floats:
         """Return probabilities from a table of the times of 1, 2, … L layers, averaged over the upload times."""
         mean = np.asarray(mean, dtype=np.float64)
         fixed = self.upload.name == "constant"
-        luck = (np.arange(1 if fixed else _UPLOAD_POINTS) + 0.5) / (1 if fixed else _UPLOAD_POINTS)
+        uniform = (np.arange(1 if fixed else _UPLOAD_POINTS) + 0.5) / (1 if fixed else _UPLOAD_POINTS)
         share, T = self._upload_share(layers), np.asarray(deadline, dtype=np.float64)
         total = np.zeros((*np.broadcast_shapes(mean.shape, T.shape), layers))
-        for one in luck:
+        for one in uniform:
             took = self._uploads(upload, np.full(upload.shape, one), share)
             left = np.maximum(T[..., None] - (took if share is not None else took[..., None]), 0.0)
             total += self._finished(np.broadcast_to(left / mean[..., None], total.shape), layers)
-        return total[..., ::-1] / luck.size
+        return total[..., ::-1] / uniform.size
 
     def _finished(self, time: Floats, layers: int) -> Floats:
         """Return P(s layers take at most this time, in mean layers), s = 1..L on the last axis."""

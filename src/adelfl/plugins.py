@@ -16,7 +16,7 @@ from adelfl.errors import AdelError, ConfigError
 
 
 def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
-    """Import ``package.module:name``; modules in the working directory are found, as with ``python -m``.
+    """Import ``package.module:name``; modules may be in the working directory, as with ``python -m``.
 
     ``sys.path`` is the same afterwards; the command line adds the working directory for good.
     """

@@ -323,6 +323,7 @@ def test_a_mistake_in_a_comparison_is_one_sentence_and_nothing_is_written(here, 
         ("salf,sallf", "did you mean 'salf'?"),
         ("salf,no.such:Thing", "cannot be imported"),
         ("salf,drop[average_over=all]", "does not take these"),
+        ("fedbuff[bufer=3]", "its options are buffer, "),
         ("salf[average_over]", "must look like key=value"),
         ("salf,salf", "each may be named once"),
         (",", "name at least one"),
@@ -886,6 +887,9 @@ def test_a_comparison_whose_oracle_does_not_train_says_so(here):
     assert "note: every strategy ends near chance" in others.err
     alone = typed("run", "--out", "d", *short, *sets(["strategy.name=salf"]))
     assert "note: salf ends near chance" in alone.err
+    slow = typed("compare", "--strategies=wait", "--seeds=1", "--out", "e", *short)
+    assert "note: no round was finished within the budget" in slow.err
+    assert "learning_rate.initial" not in slow.err
 
 
 def test_a_strategy_that_fails_to_train_beside_an_oracle_that_does_is_no_news(tmp_path):

@@ -1,4 +1,4 @@
-"""With the default learning rate, width and number of rounds, the oracle trains every built-in model on every data set."""
+"""With the default rate, width and number of rounds, the oracle trains every built-in model on every data set."""
 
 import os
 from pathlib import Path

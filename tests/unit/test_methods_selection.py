@@ -178,7 +178,7 @@ def test_losses_and_durations_come_from_rounds():
 
 def test_the_pacer_allows_slower_devices_when_losses_fall():
     strategy = oort()
-    strategy._asked = np.arange(3)
+    strategy._started = np.arange(3)
     for t in range(20):
         strategy.learn_losses(np.full(3, 2.0 - t / 20))
     assert strategy.pace == pytest.approx(0.6)

@@ -315,8 +315,14 @@ def test_strategies_keep_their_colours_and_no_two_look_alike():
     looks = looks_of(names)
     assert looks[1][0] == STRATEGY_COLOURS["adel"]
     assert looks[2] == (STRATEGY_COLOURS["oracle"], "--")
-    assert looks[0][0] in SERIES
+    assert looks[names.index("s0")][0] in SERIES
     assert len(set(looks)) == len(names)
+
+
+def test_a_strategy_looks_the_same_whatever_the_order_of_the_others():
+    names = ["adel", "fedbuff", "oort", "timelyfl", "fedasync", "wait"]
+    looks = dict(zip(names, looks_of(names), strict=True))
+    assert looks_of(names[::-1]) == [looks[name] for name in names[::-1]]
 
 
 def test_unfinished_failed_and_corrupt_runs_are_named_and_do_not_count(tmp_path):

@@ -185,3 +185,10 @@ def test_wrong_options_of_a_deployment_are_refused_before_it_begins(tmp_path):
     with pytest.raises(ConfigError, match="adel does not take these"):
         deployment(tmp_path / "run", "adel", plan_options={"x": 1})
     assert not (tmp_path / "run").exists()
+
+
+def test_the_command_refuses_a_simulation_before_it_prints_a_table():
+    done = typed("what-if", OLD / "simulated")
+    assert done.code == 2
+    assert done.out == ""
+    assert "not a Flower run with logged events" in done.err

@@ -33,9 +33,11 @@ def what_if(
     from adelfl.config.build import build_experiment
     from adelfl.records.reader import RunRecord
     from adelfl.runner import parse_strategy
+    from adelfl.simulation.history import History
     from adelfl.simulation.what_if import Forecast, what_if
 
     record = RunRecord.open(run)
+    History.of(record)  # an error if it is no record of a deployment, before anything is printed
     words = [record.info.strategy] if strategies is None else [w for w in strategies.split(",") if w.strip()]
     methods = [parse_strategy(word) for word in words]
     if strategies is None:

@@ -76,8 +76,8 @@ def build(index: RunIndex, pause: Callable[[], Awaitable[bool]] | None = None) -
         picked = list(dict.fromkeys(request.query_params.getlist("run")))
         if len(picked) > MOST_PICKED:
             return _json({"error": f"at most {MOST_PICKED} runs can be followed at a time"}, 400)
-        told = events(Follower(index, picked), pause or until_next_poll)
-        return StreamingResponse(told, media_type="text/event-stream")
+        messages = events(Follower(index, picked), pause or until_next_poll)
+        return StreamingResponse(messages, media_type="text/event-stream")
 
     return app
 

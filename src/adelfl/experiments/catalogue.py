@@ -15,7 +15,7 @@ from adelfl.experiments.cifar import TABLE_2 as TABLE_2
 from adelfl.experiments.study import Cell, Claim, Study
 
 SALF_OVER_ALL = "salf[average_over=all]"
-EVERYBODY = ("adel-paper", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle")
+ALL_METHODS = ("adel-paper", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle")
 
 
 def _mnist_cells(depths: tuple[float, ...], rates: tuple[str, ...], slow_rounds: int) -> tuple[Cell, ...]:
@@ -52,7 +52,7 @@ _MNIST_MLP = Study(
     source="Fig. 2 (a), (b)",
     changes=("data.name=mnist", "training.batch=16", "model.name=mlp"),
     cells=_mnist_cells((0.5, 0.25, 0.15), ("paper", "slow", "constant"), 500),
-    strategies=EVERYBODY,
+    strategies=ALL_METHODS,
     claims=(Claim(_AT_180, "adel-paper", "salf", 20.0, at="60%"), *_MNIST_CLAIMS),
     tuning=("data.validation=0.16666667", "training.evaluations=10", "data.test_samples=5000"),
     tuning_seeds=3,
@@ -80,7 +80,7 @@ _PARTS = {
     "salf": "no plan",
     "salf[correction=none]": "no plan, no correction",
     SALF_OVER_ALL: "no plan, average over all",
-    "oracle": "everybody delivers",
+    "oracle": "all devices deliver",
 }
 
 _ABLATION = replace(

@@ -52,7 +52,7 @@ class _Dispatch:
     began: float
     end: float
     start: Weights
-    asked: set[int] = field(default_factory=set)
+    requested: set[int] = field(default_factory=set)
     deliveries: dict[int, Delivery] = field(default_factory=dict)
     arrived: dict[int, float] = field(default_factory=dict)
     closed: bool = False
@@ -97,7 +97,7 @@ class OnFlower(Backend):
         self._deliveries: dict[tuple[int, int], tuple[Delivery, Weights]] = {}
         self._events: deque[Event] = deque()
         self._recent: dict[int, Delivery] = {}  # the last single arrival of each device
-        self._available: set[int] = set()  # devices that the strategy knows to be free, or has been told of
+        self._available: set[int] = set()  # devices that the strategy knows to be free
         self._look_at, self._longest = 0.0, 0.0
 
     def now(self) -> float:
@@ -131,15 +131,17 @@ class OnFlower(Backend):
         """Send every device its task."""
         number, self.dispatched = self.dispatched, self.dispatched + 1
         busy = self.exchange.busy
-        asked = {int(u): i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy}
+        requested = {
+            int(u): i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy
+        }
         now = self.now()
         end = min(now + tasks.cutoff, max(now, self.budget - _LAST)) if tasks.together else math.inf
         sent = _Dispatch(tasks, number, version, now, end, self.weights())
-        messages = [self.message(self.roster[u], self._task(tasks, i, version)) for u, i in asked.items()]
+        messages = [self.message(self.roster[u], self._task(tasks, i, version)) for u, i in requested.items()]
         until = min(sent.end, self.budget)
         for key, node in self.exchange.send(messages, until).items():
             u = self.roster.index(node)
-            sent.asked.add(u)
+            sent.requested.add(u)
             self._by_key[key] = (sent, u)
         if math.isinf(self.exchange.patience):
             self.exchange.patience = max(_LEAST_PATIENCE, _FIRST_PATIENCE * self.budget)
@@ -200,18 +202,18 @@ class OnFlower(Backend):
         """
         if now >= sent.end:
             return True
-        if sent.asked <= sent.arrived.keys() and not any(d.done for d in sent.deliveries.values()):
+        if sent.requested <= sent.arrived.keys() and not any(d.done for d in sent.deliveries.values()):
             return now >= sent.began + max(1.0, _FAILED * self.budget)
         if sent.tasks.enough is not None and self._whole(sent) >= sent.tasks.enough:
             return True
-        return sent.tasks.early and sent.asked <= sent.arrived.keys()
+        return sent.tasks.early and sent.requested <= sent.arrived.keys()
 
     def _whole(self, sent: _Dispatch) -> int:
         """Return the number of devices that have delivered everything."""
         return sum(d.done >= self._most(sent, u) for u, d in sent.deliveries.items())
 
     def _most(self, sent: _Dispatch, u: int) -> int:
-        """Return the number of layers that a device was asked for, over all steps."""
+        """Return the number of layers that were assigned to a device, over all steps."""
         return self.L * int(sent.tasks.each_steps[np.searchsorted(sent.tasks.devices, u)])
 
     def _take(self, reply: Reply) -> None:

@@ -147,7 +147,7 @@ class Exchange:
         return replies
 
     def _failed(self, group: _Group, error: Exception) -> list[Reply]:
-        """Handle a failed pull. A reply that Flower cannot unpack is found by pulling its group one by one."""
+        """Handle a failed pull. The group is then pulled one by one, to identify a reply that Flower cannot unpack."""
         if _is_network(error):
             return []
         if len(group.keys) > 1:

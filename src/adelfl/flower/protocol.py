@@ -35,7 +35,7 @@ def is_statistic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Task:
-    """Work that a node is asked to do.
+    """Work of a node in one round.
 
     Attributes
     ----------

@@ -149,13 +149,13 @@ class FlowerRun(ModelHost):
 
     def _wait_for_nodes(self, needed: int) -> None:
         """Wait until enough nodes are connected; an error if that takes the whole budget."""
-        needed, told = max(2, needed), -1
+        needed, connected = max(2, needed), -1
         while len(nodes := self.backend.exchange.nodes()) < needed:
             if self.clock.now() >= self.budget:
                 raise AdelError(f"the budget is over: {len(nodes)} nodes are connected, {needed} are needed")
-            if len(nodes) != told:
-                told = len(nodes)
-                log.info("waiting for nodes: %d connected, %d needed", told, needed)
+            if len(nodes) != connected:
+                connected = len(nodes)
+                log.info("waiting for nodes: %d connected, %d needed", connected, needed)
             self.clock.sleep_until(min(self.budget, self.clock.now() + _POLL))
 
     # -- what is recorded
@@ -198,16 +198,16 @@ class FlowerRun(ModelHost):
         return {"time": self.clock.now(), "loss": loss, "accuracy": accuracy}
 
     def _account(self, step: Step, *, merged: bool) -> None:
-        """Add up what devices did in a round, as means over the devices that were asked."""
+        """Add up what devices did in a round, as means over the devices that had a task."""
         arrivals = step.merge.arrivals
         began = step.began if not arrivals[0].tasks.together and step.version > 1 else min(a.began for a in arrivals)
         length = step.time - began
         if not merged:
             self.time_use["abandoned"] += length
             return
-        asked = max(1, sum(int(np.count_nonzero(a.tasks.batch)) for a in arrivals))
+        assigned = max(1, sum(int(np.count_nonzero(a.tasks.batch)) for a in arrivals))
         computing, lag = (
-            min(length, sum(float(np.nansum(getattr(a, name))) for a in arrivals) / asked)
+            min(length, sum(float(np.nansum(getattr(a, name))) for a in arrivals) / assigned)
             for name in ("seconds", "upload")
         )
         self.time_use["computing"] += computing

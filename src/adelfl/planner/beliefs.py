@@ -181,7 +181,7 @@ class Beliefs:
         return np.array([m if link is None else link.total for m, link in zip(mean, links, strict=True)])
 
     def away(self, u: Ints) -> Floats:
-        """Return the probability that each of some devices does not take part although it is asked."""
+        """Return the probability that each of some devices does not take part in a round that includes it."""
         usual = (_AWAY * 20.0 + self._sums[5]) / (20.0 + self._sums[6])
         rate: Floats = (_AWAY_WEIGHT * usual + self._away[u]) / (_AWAY_WEIGHT + self._asked[u])
         return rate

@@ -47,7 +47,7 @@ class RunRecord:
         """
         folder = Path(folder)
         if not (folder / "run.json").is_file():
-            raise ConfigError(f"{folder}: not a run (it has no run.json)")
+            raise ConfigError(f"{folder}: not a run (it has no run.json); adelfl list FOLDER lists runs")
         record = cls(folder)
         _ = record.info, record.result
         return record

@@ -125,7 +125,7 @@ class Row(_Json):
     gradients : dict or None
         Gradient statistics measured in this round.
     losses : sequence of float or None
-        Losses of the devices before they trained, if the strategy asked for them.
+        Losses of the devices before they trained, if the strategy requested them.
     nodes : sequence of str or None
         Flower's node of each device.
     abandoned : bool

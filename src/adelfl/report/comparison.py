@@ -97,6 +97,8 @@ def untrained_note(contenders: list[Contender], chance: float) -> str | None:
     best = final.get("oracle", max(final.values(), default=math.nan))
     if not best <= chance + _NEAR * (1.0 - chance):
         return None
+    if all(c.rounds == 0 for c in contenders if c.name in final):
+        return "no round was finished within the budget: try a larger training.budget or training.depth"
     name = "the oracle" if "oracle" in final else "every strategy" if len(final) > 1 else next(iter(final))
     rates = {r.info.config.get("learning_rate", {}).get("initial") for c in contenders for r in c.records}
     rate = f" (now {rates.pop():g})" if len(rates) == 1 and rates != {None} else ""

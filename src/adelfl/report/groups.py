@@ -16,7 +16,7 @@ from adelfl.report.run_data import RunData, read_run
 from adelfl.report.style import looks_of
 
 MOST_GROUPS = 24
-"""Largest number of lines that can be told apart in one figure."""
+"""Largest number of lines that can be distinguished in one figure."""
 
 
 @dataclass(frozen=True, eq=False)

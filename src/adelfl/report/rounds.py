@@ -76,7 +76,7 @@ def _plot_lengths(ax: Axes, groups: Sequence[Group], scale: float) -> None:
     ax.axvline(scale, color=GREY, linestyle="--", linewidth=1.3, zorder=0)
     if nearest > 0 and furthest > 12.0 * nearest:
         ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if furthest < 100.0 * nearest else (1.0,)))
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_xlim(nearest / 1.4, furthest * 1.4)

@@ -56,7 +56,9 @@ def figure(width: float, height: float) -> Figure:
 
 
 def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return colour and line style of strategies in one figure: their own, or the first free ones.
+    """Return colour and line style of strategies in one figure: their own, or the first free ones in order of names.
+
+    The order of the strategies does not matter, so that a strategy looks the same in every figure of a comparison.
 
     Parameters
     ----------
@@ -68,7 +70,11 @@ def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
         name: (STRATEGY_COLOURS[name], "--" if name == "oracle" else "-") for name in names if name in STRATEGY_COLOURS
     }
     left = [look for look in palette if look not in own.values()]
-    return [own.pop(name) if name in own else left.pop(0) if left else (GREY, ":") for name in names]
+    looks = {
+        i: own.pop(names[i]) if names[i] in own else left.pop(0) if left else (GREY, ":")
+        for i in sorted(range(len(names)), key=names.__getitem__)
+    }
+    return [looks[i] for i in range(len(names))]
 
 
 def check_picture(path: Path) -> None:

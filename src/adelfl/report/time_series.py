@@ -96,13 +96,24 @@ def plot_means(ax: Axes, contenders: Sequence[Contender], scale: float, what: st
 
 
 def _name_ends(ax: Axes, contenders: Sequence[Contender], ends: list[float], x: float) -> None:
-    """Write labels beside the ends of lines, in their colours; limits must be set before."""
+    """Write labels beside the ends of lines, joined to them in their colour and style; limits must be set before."""
     to_axes = ax.transData + ax.transAxes.inverted()
-    heights = _spread([float(to_axes.transform((x, y))[1]) for y in ends], min(0.055, 1.0 / len(ends)))
-    beside: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
-    for c, (colour, _), y in zip(contenders, looks_of([c.name for c in contenders]), heights, strict=True):
+    levels = [float(to_axes.transform((x, y))[1]) for y in ends]
+    heights = _spread(levels, min(0.055, 1.0 / len(ends)))
+    beside: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "axes fraction", "va": "center"}
+    looks = looks_of([c.name for c in contenders])
+    for c, (colour, line), level, y in zip(contenders, looks, levels, heights, strict=True):
         label = short(c.label) + ("" if c.seeds else "\n(not finished)")
-        ax.annotate(label, (1.0, y), xytext=(6, 0), color=colour, **beside)
+        leader = {
+            "arrowstyle": "-",
+            "color": colour,
+            "linestyle": line,
+            "linewidth": 1.5,
+            "shrinkA": 1,
+            "shrinkB": 0,
+            "relpos": (0, 0.5),
+        }
+        ax.annotate(label, (1.0, level), xytext=(1.04, y), color=colour, arrowprops=leader, **beside)
 
 
 def _spread(values: list[float], gap: float) -> list[float]:

@@ -42,9 +42,9 @@ class Computed:
     change : Change or None
         What it comes to; None if nothing was delivered.
     spread : GradientStats or None
-        Statistics of the gradients, if the merge asked for them.
+        Statistics of the gradients, if the merge requested them.
     losses : ndarray or None
-        Losses of the devices, if the merge asked for them; NaN where nothing was delivered.
+        Losses of the devices, if the merge requested them; NaN where nothing was delivered.
     """
 
     change: Change | None
@@ -53,7 +53,7 @@ class Computed:
 
     @classmethod
     def recorded(cls, gradients: Mapping[str, Any] | None, losses: Sequence[float | None] | None) -> Computed:
-        """Return what the strategy was told of a merge that an earlier process computed."""
+        """Return the recorded result of a merge that an earlier process computed."""
         spread = None if gradients is None else GradientStats.of(**gradients)
         return cls(None, spread, None if losses is None else np.array(losses, dtype=np.float64))
 
@@ -93,7 +93,7 @@ class Backend(ABC):
 
     @abstractmethod
     def cohort(self, k: int, size: int | None) -> Ints:
-        """Return the devices of the k-th cohort: some drawn at random, or all, of those that can be asked."""
+        """Return the devices of the k-th cohort: some drawn at random, or all, of those that are available."""
 
     @abstractmethod
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:

@@ -111,13 +111,13 @@ class Loop:
         return deque(zip(few, self.backend.prepare([step.merge for step in few]), strict=True))
 
     def steps(self, past: Iterable[Reaction] = ()) -> Iterator[Step]:
-        """Yield every merge of the run. One that asks for gradients must be computed before the next is asked for.
+        """Yield every merge of the run. One that requests gradients must be computed before the next is taken.
 
         Parameters
         ----------
         past : iterable of Reaction
-            Reactions of an earlier process, which happen again before the backend is asked for events. What was under
-            way then is lost, so the strategy is told with another :class:`Started` that the run goes on.
+            Reactions of an earlier process, which are repeated before events are taken from the backend. What was under
+            way then is lost, so the strategy receives another :class:`Started` event.
         """
         events: deque[Event] = deque([Started()])
         wake_at: float | None = None

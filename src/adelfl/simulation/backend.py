@@ -1,6 +1,6 @@
 """The simulated backend: a virtual clock, a heap of events, and an engine that computes what devices would send.
 
-All luck is drawn from the seed and the tasks' number, so that strategies share it.
+All random numbers are drawn from the seed and the number of the tasks, so that strategies share them.
 """
 
 from __future__ import annotations
@@ -170,9 +170,9 @@ class Simulated(Backend):
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
         """Draw the samples of some merges at once, and sort them, as long as training has not swept the caches."""
         arrivals = [a for merge in merges for a in merge.arrivals]
-        asked = [(a.number, a.tasks.devices, a.tasks.batch) for a in arrivals]
+        requested = [(a.number, a.tasks.devices, a.tasks.batch) for a in arrivals]
         steps = [int(a.tasks.each_steps.max(initial=1)) for a in arrivals]
-        drawn = draw_rows(self.partition, self.seed, asked, steps) if asked else []
+        drawn = draw_rows(self.partition, self.seed, requested, steps) if requested else []
         rows = {id(a): own for a, own in zip(arrivals, drawn, strict=True)}
         return [self._compute(merge, rows) for merge in merges]
 

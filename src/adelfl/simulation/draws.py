@@ -1,4 +1,4 @@
-"""The luck of a round: who takes part, how long layers take, which samples are drawn. The same for every strategy."""
+"""Random draws of a round, the same for every strategy: participation, layer times, samples."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     L, T, devices = layers, tasks.cutoff, tasks.devices
     total = L * tasks.each_steps
     most = int(total.max(initial=L))
-    asked = tasks.batch > 0
+    assigned = tasks.batch > 0
     if world.unhurried:
         nothing = np.full(devices.size, np.nan)
-        return Work(asked * total, T, np.full(devices.size, T), np.zeros(devices.size), nothing)
-    takes_part = asked & world.there(devices, number, now)
+        return Work(assigned * total, T, np.full(devices.size, T), np.zeros(devices.size), nothing)
+    takes_part = assigned & world.there(devices, number, now)
     # A submodel is as much smaller to train as to send.
     scale = 1.0 if tasks.width is None else tasks.width**2
     rng, when = rng_for(world.seed, "latency", number), f"round {number + 1}"
@@ -102,7 +102,7 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     if tasks.enough is not None and np.count_nonzero(takes_part) >= tasks.enough:
         T = min(T, float(np.sort(ends[takes_part])[tasks.enough - 1]))
     if np.isinf(T):
-        waited_for = takes_part if takes_part.any() else asked
+        waited_for = takes_part if takes_part.any() else assigned
         length = float(ends[waited_for].max(initial=0.0))
         return Work(takes_part * total, length, ends, computed, whole)
     z = np.where(takes_part, np.minimum((finished <= T - sending).sum(axis=1), total), 0)
@@ -111,16 +111,16 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     through = z >= total
     sent = np.take_along_axis(sending, np.maximum(z - 1, 0)[:, None], axis=1)[:, 0] if sending.shape[1] > 1 else whole
     seconds = np.where(z > 0, np.where(through, computed, T - sent), np.nan)
-    early = tasks.early and asked.any() and through[asked].all()
-    length = float(ends[asked].max()) if early else T
+    early = tasks.early and assigned.any() and through[assigned].all()
+    length = float(ends[assigned].max()) if early else T
     return Work(z, length, np.where(through, ends, T), seconds, np.where(z > 0, whole, np.nan))
 
 
 def draw_chunks(world: World, tasks: Tasks, chunk: int, number: int, now: float, layers: int) -> tuple[Tasks, Work]:
     """Draw how many pieces of their batches devices finish by the cutoff, and cut the batches to them.
 
-    A piece takes as long as a batch of its size would, with the overhead and the luck of one. What is not finished in
-    time is lost.
+    A piece takes as long as a batch of its size would, with the overhead and the random time of one. What is not
+    finished in time is lost.
     """
     devices, T, when = tasks.devices, tasks.cutoff, f"round {number + 1}"
     takes_part = (tasks.batch > 0) & world.there(devices, number, now)
@@ -182,21 +182,21 @@ def draw_rows(
     list of tuple of ndarray of int
         For each round and local iteration, Σ_u S_u positions in the training set.
     """
-    luck, who, sizes = [], [], []
+    uniforms, owners, sizes = [], [], []
     counts = np.broadcast_to(iterations, len(rounds)).tolist()
     for (t, devices, batch), number in zip(rounds, counts, strict=True):
         most = int(batch.max(initial=0))
         used: Bools | None = None if (batch == most).all() else np.arange(most) < batch[:, None]
         for iteration in range(number):
             drawn = rng_for(seed, "batch", t, iteration).random((most, devices.size)).T
-            luck.append(drawn.ravel() if used is None else drawn[used])
-            who.append(devices)
+            uniforms.append(drawn.ravel() if used is None else drawn[used])
+            owners.append(devices)
             sizes.append(batch)
-    everyone, many = np.concatenate(who), np.concatenate(sizes)
+    everyone, many = np.concatenate(owners), np.concatenate(sizes)
     start = partition.offsets[everyone]
     held = np.repeat(partition.offsets[everyone + 1] - start, many)
-    # luck ≤ 1 − 2⁻⁵³, so luck · held < held, rounded or not
-    rows = partition.indices[np.repeat(start, many) + (np.concatenate(luck) * held).astype(np.int64)]
-    ends = np.cumsum([v.size for v in luck]).tolist()
+    # uniforms ≤ 1 − 2⁻⁵³, so uniforms · held < held, rounded or not
+    rows = partition.indices[np.repeat(start, many) + (np.concatenate(uniforms) * held).astype(np.int64)]
+    ends = np.cumsum([v.size for v in uniforms]).tolist()
     parts = iter([rows[a:b] for a, b in pairwise([0, *ends])])
     return [tuple(islice(parts, number)) for number in counts]

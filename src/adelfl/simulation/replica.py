@@ -85,7 +85,7 @@ class Replica(Backend):
             heapq.heappush(self._heap, (moment, next(self._order), event))
 
     def dispatch(self, tasks: Tasks, version: int) -> None:
-        """Let each device repeat one of its replies, with the work that it is asked for."""
+        """Let each device repeat one of its replies, with the work of its task."""
         results = [self._result(tasks, i) for i in range(tasks.devices.size)]
         if tasks.together:
             self._together(tasks, version, results)

@@ -33,7 +33,7 @@ class TracedWorld(World):
         return amounts if self.links is None else self.links.lead(devices, moment, amounts)
 
     def available(self, devices: Ints, now: float | Floats) -> Bools | None:
-        """Who can be asked at a moment, or each at a moment of its own."""
+        """Return which devices are available at a time, common or one per device."""
         return None if self.availability is None else self.availability.at(devices, now)
 
     def there(self, devices: Ints, t: int, now: float) -> Bools:

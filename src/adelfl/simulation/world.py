@@ -124,18 +124,18 @@ class World:
         return amounts
 
     def available(self, devices: Ints, now: float | Floats) -> Bools | None:
-        """Who can be asked at a moment, or each at a moment of its own; None if that is not known."""
+        """Return which devices are available at a time, common or one per device; None if that is not known."""
         return None
 
     def there(self, devices: Ints, t: int, now: float) -> Bools:
-        """Who of a round's cohort takes part in it; nobody knows it beforehand."""
-        found = np.ones(devices.size, dtype=np.bool_)
+        """Return which devices of a cohort take part in the round; strategies do not know it beforehand."""
+        present = np.ones(devices.size, dtype=np.bool_)
         if self.dropout:
-            found &= rng_for(self.seed, "dropout", t).random(devices.size) >= self.dropout
+            present &= rng_for(self.seed, "dropout", t).random(devices.size) >= self.dropout
         if self.churn:
             come, leave = self._stay
-            found &= (come[devices] <= now / self.budget) & (now / self.budget < leave[devices])
-        return found
+            present &= (come[devices] <= now / self.budget) & (now / self.budget < leave[devices])
+        return present
 
 
 def _some(rng: np.random.Generator, size: int, share: float) -> Bools:

@@ -1,7 +1,7 @@
 """One paper per file, and the names they go by.
 
-A strategy from outside the package is found by an entry point in the group ``adelfl.strategies``, or by an import path
-``package.module:Class`` in place of its name.
+A strategy from outside the package is named by an entry point in the group ``adelfl.strategies``, or by an import path
+``package.module:Class``.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def find_strategy(name: str) -> type[Strategy]:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
         raise ConfigError(f"strategy {name!r} is not known; {hint} Others are given as package.module:Class")
-    found = import_object("strategy", path)
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
+    kind = import_object("strategy", path)
+    if not (isinstance(kind, type) and issubclass(kind, Strategy)):
         raise ConfigError(f"strategy {name!r} is not a subclass of adelfl.strategies.Strategy")
-    if unfinished := sorted(found.__abstractmethods__):
+    if unfinished := sorted(kind.__abstractmethods__):
         raise ConfigError(f"strategy {name!r} is abstract: it does not define {', '.join(unfinished)}")
-    if not isinstance(getattr(found, "name", None), str):
+    if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(f'strategy {name!r} has no name: give its class an attribute name = "..."')
-    strategy: type[Strategy] = found
+    strategy: type[Strategy] = kind
     return strategy
 
 

@@ -117,7 +117,7 @@ class Arrivals:
     Attributes
     ----------
     tasks : Tasks
-        What was asked, of the devices that this event is about.
+        Tasks of the devices that this event is about.
     number : int
         Which tasks of the run they are, from 0.
     version : int
@@ -176,9 +176,9 @@ class Merged:
     version : int
         Version of the weights after it.
     spread : GradientStats or None
-        Statistics of the gradients that were merged, if the merge asked for them.
+        Statistics of the gradients that were merged, if the merge requested them.
     losses : ndarray or None
-        Loss of each device of the merge on its first batch, before it trained, if the merge asked for it: the root of
+        Loss of each device of the merge on its first batch, before it trained, if the merge requested it: the root of
         the mean square over samples, or the mean that a real device reports. NaN where nothing was delivered.
     """
 

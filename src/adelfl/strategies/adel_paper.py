@@ -38,8 +38,8 @@ class AdelPaper(Salf):
     deadlines : {"planned", "uniform"}
         Which half of the plan is kept, to see what each is worth: planned T_t, or T_max/R.
     batches : {"planned", "fixed", "proportional"}
-        Planned m (with uniform deadlines: the best m for those), the baselines' S for everybody, or rule B3 with the m
-        that makes S the mean batch size: proportional to speed, but not planned.
+        Planned m (with uniform deadlines: the best m for those), the baselines' S for all devices, or rule B3 with
+        the m that makes S the mean batch size: proportional to speed, but not planned.
     average_over, correction
         As for SALF.
     """

@@ -1,13 +1,13 @@
-"""Anytime Minibatch: a fixed time for everyone, and whatever batch was done by then.
+"""Anytime Minibatch: a fixed time for all devices, and the batch that each has finished by then.
 
 Ferdinand et al., "Anytime minibatch: Exploiting stragglers in online distributed optimization", ICLR 2019.
 
     w^l ← w^l − η Σ_u S_u g_u^l / Σ_u S_u          S_u: samples that device u has gone through by T_max / R
 
 All gradients of a round are taken at the same weights, one step however many local iterations are set. A simulated
-device goes through its samples in pieces, each with the overhead and the luck of a batch; the piece that is not
-finished is lost. A node on Flower is asked for as many samples as its measured speed allows, and delivers the layers
-that it finishes.
+device goes through its samples in pieces, each with the overhead and the random time of a batch; the
+piece that is not finished is lost. A node on Flower is assigned as many samples as its measured speed allows, and
+delivers the layers that it finishes.
 """
 
 from __future__ import annotations

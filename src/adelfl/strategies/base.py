@@ -1,4 +1,4 @@
-"""What a strategy is: it knows nothing of torch, Flower or clocks. It is told of events and answers with actions."""
+"""Base class of strategies: they react to events with actions, and do not depend on torch, Flower or clocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Strategy(ABC):
     name : str
         Its name on the command line.
     submodels : tuple of float
-        Widths of the submodels that devices may be asked to train; empty if they train the whole model.
+        Widths of the submodels that may be assigned to devices; empty if they train the whole model.
     unhurried : bool
         Whether the method is simulated in a world where every device delivers everything by the deadline.
     clairvoyant : bool
@@ -65,12 +65,12 @@ class Strategy(ABC):
 
     @property
     def rounds(self) -> int:
-        """Number of rounds; a strategy may choose fewer or more than it was asked for."""
+        """Number of rounds; a strategy may choose fewer or more than the problem states."""
         return self.problem.rounds
 
     @property
     def most_steps(self) -> int:
-        """Most local iterations that a device may be asked for."""
+        """Largest number of local iterations that may be assigned to a device."""
         return self.problem.local_iterations
 
     @property
@@ -164,7 +164,9 @@ def check_options(kind: type[Strategy], options: Mapping[str, Any]) -> None:
     try:
         inspect.signature(kind).bind(None, **options)
     except TypeError as error:
-        raise ConfigError(f"strategy.options: {kind.name} does not take these ({error})") from None
+        names = list(inspect.signature(kind).parameters)[1:]
+        known = f"its options are {', '.join(names)}" if names else "it has no options"
+        raise ConfigError(f"strategy.options: {kind.name} does not take these ({error}); {known}") from None
 
 
 def not_negative(key: str, value: float) -> float:

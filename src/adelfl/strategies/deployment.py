@@ -105,7 +105,7 @@ class Deployment(Strategy):
         self._closed, self._patience = 0.0, math.nan
         self._wake: float | None = None
         self._opening: Opening | None = None
-        self._merged: Merged | None = None  # a merge that the method has not been told of
+        self._merged: Merged | None = None  # a merge that has not been passed to the method
         self._enough = min_devices
         self._waits = False  # whether the round that is going on has no deadline of its own
 

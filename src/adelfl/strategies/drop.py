@@ -17,7 +17,7 @@ class Drop(RoundStrategy):
     name = "drop"
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """S for everybody, T_max / R."""
+        """Return batch size S for all devices, and the deadline T_max / R."""
         T = self.problem.uniform_deadline
         return Orders(T, fixed_batch(self.problem, devices, T))
 

@@ -51,7 +51,7 @@ def layerwise(progress: Progress, correction: Correction, average_over: AverageO
     A = _normalised(delivered)
     if correction == "none":
         return A
-    # 1 − p without cancellation. A layer that somebody delivered has p < 1; others have A = 0 anyway.
+    # 1 − p without cancellation. A layer that a device delivered has p < 1; others have A = 0 anyway.
     filled = -np.expm1(progress.log_p_empty)
     return np.where(delivered > 0, A / np.where(filled > 0, filled, 1.0), 0.0)
 

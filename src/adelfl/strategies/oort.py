@@ -1,4 +1,4 @@
-"""Oort: ask devices whose data still has something to teach, and that are not too slow.
+"""Oort: select devices with large losses that are not too slow.
 
 Lai et al., "Oort: Efficient federated learning via guided participant selection", OSDI 2021.
 
@@ -6,8 +6,8 @@ Lai et al., "Oort: Efficient federated learning via guided participant selection
 
 d_u is the duration of its last update, t_u the round of it. A share ε of a cohort are devices that have not delivered
 yet; the others are drawn among the best, in proportion to U. The pacer raises T, a quantile of all d_u, when losses
-fall. As with over-selection, 1.3 K devices are asked and K waited for. On Flower, nodes report their mean loss. Devices
-asked often are not excluded.
+fall. As with over-selection, 1.3 K devices start and the round waits for K. On Flower, nodes report their mean
+loss. Devices that were selected often are not excluded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Oort(OverSelection):
         super().__init__(problem, factor=factor, weigh=weigh)
         self.penalty = not_negative("penalty", penalty)
         self.known = np.full((3, problem.devices), np.nan)  # rows: loss, duration, round
-        self.pace, self._losses, self._asked = _PACE, list[float](), problem.everybody[:0]
+        self.pace, self._losses, self._started = _PACE, list[float](), problem.everybody[:0]
 
     def utility(self, t: int) -> Floats:
         """U of each device after t rounds; NaN for one that has not delivered yet."""
@@ -60,17 +60,17 @@ class Oort(OverSelection):
 
     def cohort(self, view: View, t: int) -> Ints:
         """Return new devices of a random cohort, and the best of those that are known."""
-        drawn, everyone = view.cohort(t, self.asked), view.cohort(t, None)
+        drawn, everyone = view.cohort(t, self.started), view.cohort(t, None)
         U = self.utility(t)[everyone]
         best = everyone[np.isfinite(U)]
-        if self.asked is None or best.size == 0:
+        if self.started is None or best.size == 0:
             return drawn
         U, new = U[np.isfinite(U)] + 1e-12, drawn[np.isnan(self.known[2, drawn])]
         explore = round(max(_FIRST * _FALL**t, _LEAST) * drawn.size)
         wanted = min(best.size, drawn.size - min(new.size, explore))
         chance = np.where(np.sort(U)[-wanted] * _CUT <= U, U, 0.0)  # at least ``wanted`` of them are positive
-        luck = rng_for(t, "oort", *drawn[:8].tolist())  # follows the seed of the run, through its random cohorts
-        exploited = luck.choice(best, wanted, replace=False, p=chance / chance.sum())
+        rng = rng_for(t, "oort", *drawn[:8].tolist())  # follows the seed of the run, through its random cohorts
+        exploited = rng.choice(best, wanted, replace=False, p=chance / chance.sum())
         return np.sort(np.concatenate([exploited, new[: drawn.size - wanted]]))
 
     def wants_losses(self, t: int) -> bool:
@@ -80,13 +80,13 @@ class Oort(OverSelection):
     def observe(self, outcome: Outcome) -> None:
         """Note how long devices took, and when they delivered."""
         super().observe(outcome)
-        self._asked, some = outcome.devices, outcome.z > 0
-        self.known[1, self._asked[some]] = (outcome.seconds + np.nan_to_num(outcome.upload))[some]
-        self.known[2, self._asked[some]] = outcome.t + 1
+        self._started, some = outcome.devices, outcome.z > 0
+        self.known[1, self._started[some]] = (outcome.seconds + np.nan_to_num(outcome.upload))[some]
+        self.known[2, self._started[some]] = outcome.t + 1
 
     def learn_losses(self, losses: Floats) -> None:
         """Note the losses; let the pacer allow slower devices when they are lower than before."""
-        self.known[0, self._asked[np.isfinite(losses)]] = losses[np.isfinite(losses)]
+        self.known[0, self._started[np.isfinite(losses)]] = losses[np.isfinite(losses)]
         self._losses.append(float(np.nansum(losses)))
         if len(self._losses) == 2 * _WINDOW:
             before, self._losses = self._losses[:_WINDOW], self._losses[_WINDOW:]
@@ -97,4 +97,4 @@ class Oort(OverSelection):
         super().inherit(older, beliefs)
         if isinstance(older, Oort):
             self.known[:, : older.problem.devices] = older.known[:, : self.problem.devices]
-            self.pace, self._losses, self._asked = older.pace, older._losses, older._asked
+            self.pace, self._losses, self._started = older.pace, older._losses, older._started

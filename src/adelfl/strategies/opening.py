@@ -35,7 +35,7 @@ class Opening:
     """Share of the budget that the round may take."""
     end: float = np.nan
     """Time at which the round closes at the latest."""
-    _asked: set[int] = field(default_factory=set)
+    _assigned: set[int] = field(default_factory=set)
     _arrivals: list[Arrivals] = field(default_factory=list)
 
     @property
@@ -50,7 +50,7 @@ class Opening:
 
     def ask(self, view: View, devices: Ints) -> Actions:
         """Ask further devices; two steps at least, since two gradients tell their noise."""
-        self._asked |= set(devices.tolist())
+        self._assigned |= set(devices.tolist())
         if devices.size == 0:
             return Actions(wake_at=self.end)
         stop = np.full(devices.size, _STOP * self.share * view.budget)
@@ -65,13 +65,13 @@ class Opening:
         if idle.size == 0 or view.left <= POLL:
             return Actions(wake_at=min(view.budget, view.now + POLL))
         self.batch, self.share = max(1, self.batch // 4), min(1.0, 2 * self.share)
-        self._asked, self._arrivals = answered, list(self.useful)
+        self._assigned, self._arrivals = answered, list(self.useful)
         return self.begin(view, idle)
 
     def add(self, arrival: Arrivals, now: float) -> bool:
         """Add the answer of one device; return whether the round is over."""
         self._arrivals.append(arrival)
-        return len(self._arrivals) >= len(self._asked) or now >= self.end
+        return len(self._arrivals) >= len(self._assigned) or now >= self.end
 
     def merge(self, *, spread: bool) -> Merge:
         """Return the merge of what has arrived, each layer by its mean."""

@@ -1,4 +1,4 @@
-"""The ceiling at a batch size: everybody delivers everything in time.
+"""The ceiling at a batch size: every device delivers everything in time.
 
 w ← w − η Σ_u |D_u| g_u / Σ_u |D_u|          a round lasts T_max / R
 """

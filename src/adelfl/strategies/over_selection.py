@@ -4,7 +4,7 @@ Bonawitz et al., "Towards federated learning at scale: System design", MLSys 201
 
     ask ⌈1.3 K⌉ devices, close at the K-th upload:     w ← w + Σ_{u ∈ first K} |D_u| (w_u − w) / Σ_{first K} |D_w|
 
-K is the cohort. Without a cohort, all N devices are asked, and K = ⌊N/1.3⌋.
+K is the cohort. Without a cohort, all N devices start, and K = ⌊N/1.3⌋.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OverSelection(RoundStrategy):
     ----------
     problem : Problem
     factor : float
-        Devices that are asked for each one that is needed, at least 1.
+        Devices that start for each one that is needed, at least 1.
     weigh : {"data", "equally"}
         Weigh devices by the samples that they hold, or equally.
     """
@@ -41,12 +41,12 @@ class OverSelection(RoundStrategy):
             raise ConfigError(f"strategy option factor must be a number of at least 1, not {factor!r}")
         N = problem.devices
         self.needed = max(1, int(N / factor)) if problem.cohort is None else problem.cohort
-        asked = N if problem.cohort is None else min(N, math.ceil(factor * self.needed))
-        self.asked = None if asked == N else asked
+        started = N if problem.cohort is None else min(N, math.ceil(factor * self.needed))
+        self.started = None if started == N else started
 
     def cohort(self, view: View, t: int) -> Ints:
         """Draw 1.3 K devices."""
-        return view.cohort(t, self.asked)
+        return view.cohort(t, self.started)
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """S for every device, until K have delivered."""

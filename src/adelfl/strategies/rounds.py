@@ -1,6 +1,6 @@
 """Synchronous methods: three questions, and what they make of events.
 
-What is device u asked to do in round t, when does round t close, and how much does each device's layer count?
+What does device u do in round t, when does round t close, and how much does each device's layer count?
 Every synchronous method is a deadline rule, a batch rule and a U×L matrix A:
 
     w^l ← w^l − η_t Σ_u A[u,l] g_u^l
@@ -35,7 +35,7 @@ Weigh = Literal["data", "equally"]
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """What the devices of one round are asked to do.
+    """The tasks of the devices of one round.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Outcome:
     left : float
         Seconds of the budget that are left.
     steps : int, ndarray of int, shape (U,), or None
-        Local iterations that were asked for; None for those of the problem.
+        Local iterations that were assigned; None for those of the problem.
     """
 
     t: int
@@ -190,7 +190,7 @@ class RoundStrategy(Strategy):
 
     @abstractmethod
     def orders(self, t: int, devices: Ints) -> Orders:
-        """What the devices (numbers from 0) of round t (from 0) are asked to do, and when the round closes."""
+        """Return the tasks of devices (numbers from 0) in round t (from 0), and when the round closes."""
 
     @abstractmethod
     def weights(self, t: int, progress: Progress) -> Floats:
@@ -214,7 +214,7 @@ class RoundStrategy(Strategy):
         return self.problem.compute[devices], self.problem.upload[devices]
 
     def absent(self, devices: Ints) -> Floats:
-        """Return the probability that each of some devices does not take part although it is asked."""
+        """Return the probability that each of some devices does not take part in a round that includes it."""
         return np.zeros(devices.size) if self.beliefs is None else self.beliefs.away(devices)
 
     def observe(self, outcome: Outcome) -> None:
@@ -241,14 +241,14 @@ class RoundStrategy(Strategy):
         return False
 
     def learn(self, spread: GradientStats) -> None:
-        """Told what the gradients of that round were like; layers that no device sent are NaN."""
+        """Take the gradient statistics of that round; layers that no device sent are NaN."""
 
     def wants_losses(self, t: int) -> bool:
         """Whether the strategy wants to know after round t what the losses of its devices were."""
         return False
 
     def learn_losses(self, losses: Floats) -> None:
-        """Told the losses of the devices of that round; NaN where nothing was delivered."""
+        """Take the losses of the devices of that round; NaN where nothing was delivered."""
 
     def cohort(self, view: View, t: int) -> Ints:
         """Return the devices of round t: by default all, or ``problem.cohort`` of them drawn at random."""

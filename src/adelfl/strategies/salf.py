@@ -53,7 +53,7 @@ class Salf(RoundStrategy):
         return self.labelled(["no correction"] if self.correction == "none" else [])
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """S for everybody, T_max / R."""
+        """Return batch size S for all devices, and the deadline T_max / R."""
         T = self.problem.uniform_deadline
         return Orders(T, fixed_batch(self.problem, devices, T))
 

@@ -1,4 +1,4 @@
-"""Wait for everybody: synchronous FedAvg.
+"""Wait for all devices: synchronous FedAvg.
 
 McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
 
@@ -21,7 +21,7 @@ class Wait(RoundStrategy):
     name = "wait"
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """S for everybody, no deadline."""
+        """Return batch size S for all devices, and no deadline."""
         return Orders(math.inf, self.problem.within_data(np.full(devices.size, self.problem.batch), devices))
 
     def weights(self, t: int, progress: Progress) -> Floats:

@@ -172,7 +172,7 @@ def _difference(
     largest = max(float(step.norm()) for step in apart)
     for one, other in zip(together, apart, strict=True):
         if not float((one - other).norm()) <= tolerance * (float(other.norm()) + 1e-4 * largest):  # or not a number
-            return "samples influence each other, or weights are used where they cannot be told apart"
+            return "samples influence each other, or weights are used where they cannot be distinguished"
     return None
 
 

@@ -122,7 +122,7 @@ class RoundWork:
         """Return the work of the devices that contribute, sorted by depth."""
         z = self.progress.z
         if z.size and z[-1] > 0 and (z[1:] <= z[:-1]).all() and self.A.all():
-            return self  # the common case without stragglers, found quickly
+            return self  # the common case without stragglers
         chosen = np.flatnonzero(self.contributes)
         return self.only(chosen[np.argsort(-z[chosen], kind="stable")])
 
