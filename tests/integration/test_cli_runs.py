@@ -895,7 +895,7 @@ def test_a_comparison_whose_oracle_does_not_train_says_so(here):
 def test_a_strategy_that_fails_to_train_beside_an_oracle_that_does_is_no_news(tmp_path):
     def contender(name, final):
         info = SimpleNamespace(config={"learning_rate": {"initial": 0.3}})
-        record = SimpleNamespace(result=SimpleNamespace(final_accuracy=final), info=info)
+        record = SimpleNamespace(result=SimpleNamespace(final_accuracy=final, rounds=10), info=info)
         return Contender(name, name, [record])
 
     good, bad = contender("oracle", 0.9), contender("drop", 0.11)
