@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 
 from adelfl import ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem, plan
+from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.noise_plan import grouping_error, solve
 from adelfl.planner.population import Population
 from adelfl.seeds import rng_for
+from adelfl.strategies.adel import Adel
 from adelfl.theory import bound
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.participation import deadline_for_depth
@@ -194,3 +196,11 @@ def test_a_plan_says_in_words_which_way_deadlines_go():
     assert "Deadlines rise from" in plan(lognormal()).outcome
     assert "noise that training is left with" in plan(lognormal()).outcome
     assert "Deadlines fall from" in plan(PAPER).outcome
+
+
+def test_a_plan_that_cannot_be_made_again_with_the_beliefs_stays_as_it_is():
+    problem = Problem(Fleet.of([4.0, 8.0], 0.1), layers=3, rounds=10, budget=40.0, learning_rate=ConstantRate(0.1))
+    older, newer = Adel(problem), Adel(problem)
+    before = newer.planned(0)
+    newer.inherit(older, Beliefs(np.array([4.0, 8.0]), np.array([100.0, 100.0])))  # uploads outlast the budget
+    assert newer.planned(0) == before

@@ -11,6 +11,7 @@ The paper's own method is ``adel-paper``.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 
@@ -152,7 +153,8 @@ class Adel(ByPrecision):
         super().inherit(older, beliefs)
         if isinstance(older, Adel) and self.replan and older.replan:
             self.spread, self._seen = older.spread, older._seen
-            self._replan(0, self.problem.budget)
+            with suppress(InfeasibleBudgetError):  # then the first plan stays
+                self._replan(0, self.problem.budget)
 
     def looks_at(self, t: int) -> bool:
         """Some times in a run, unless the first plan is kept."""
