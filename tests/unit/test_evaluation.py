@@ -1,5 +1,6 @@
 """Evaluation: the mean over the test set, whatever layout and parts it is computed in."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -44,3 +45,14 @@ def test_loss_and_accuracy_are_means_over_all_samples(name, monkeypatch):
     assert accuracy == int((logits.argmax(1) == y).sum()) / 37
     assert (evaluate(), model.training) == ((loss, accuracy), True)
     assert torch.equal(x, before)
+
+
+def test_accuracy_on_a_mixture_of_classes_weighs_each_class_by_its_share():
+    y = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    answers = torch.tensor([0, 0, 0, 1, 1, 0, 2])  # 3/4 of class 0, 1/2 of class 1, all of class 2
+    evaluate = Evaluation(nn.Identity(), functional.one_hot(answers, 4).float(), y)
+    _, accuracy = evaluate()
+    assert evaluate.accuracy_on(np.array([4, 2, 1, 0])) == pytest.approx(accuracy)  # the test set's own mixture
+    assert evaluate.accuracy_on(np.array([0, 3, 1, 0])) == pytest.approx(0.75 * 0.5 + 0.25 * 1.0)
+    assert evaluate.accuracy_on(np.array([0, 1, 0, 9])) == 0.5  # class 3 is not in the test set
+    assert np.isnan(evaluate.accuracy_on(np.array([0, 0, 0, 1])))

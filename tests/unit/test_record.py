@@ -116,7 +116,15 @@ def test_a_finished_run_holds_its_model_its_result_and_no_checkpoint(tmp_path, e
     assert everything_below(tmp_path / "run") == FINISHED
     found = RunRecord.open(tmp_path / "run")
     assert found.result == result
-    assert list(result.to_json()) == ["final_accuracy", "accuracy", "depth", "rounds", "time", "engine"]
+    assert list(result.to_json()) == [
+        "final_accuracy",
+        "accuracy",
+        "depth",
+        "rounds",
+        "time",
+        "engine",
+        "slowest_accuracy",
+    ]
     assert found.weights()["dense1.linear.weight"].shape == (5, 64)
     depths = [np.mean(row.depth) / 2 for row in found.rounds[1:]]
     assert result.depth == pytest.approx(np.mean(depths))

@@ -25,6 +25,7 @@ from adelfl.records.schema import Row
 from adelfl.records.summary import FINAL_MOMENTS, Summary
 from adelfl.simulation import TrainingError, simulate
 from adelfl.simulation.draws import draw_rows
+from adelfl.simulation.engine import Simulation
 from adelfl.simulation.world import World
 from adelfl.strategies import Orders, find_strategy
 from adelfl.theory.participation import delivery, expected_depth
@@ -523,3 +524,15 @@ def test_every_round_completes_when_devices_drop_out(strategy):
     result = simulate(build_experiment(said))
     assert result.rounds == 20 or strategy == "wait"
     assert np.isfinite(result.final_accuracy)
+
+
+def test_the_result_has_the_accuracy_on_the_classes_of_the_slowest_tenth():
+    run = load_run(None, ["fleet.devices=10", "data.partition=dirichlet", "data.alpha=0.1", "training.rounds=20"])
+    experiment = build_experiment(run.with_strategy("drop", {}, 0))
+    slowest = int(np.argmin(experiment.strategy.problem.compute))
+    held = np.bincount(experiment.dataset.y_train[experiment.partition[slowest]], minlength=10)
+    simulation = Simulation(experiment)
+    np.testing.assert_array_equal(simulation.slow_classes, held)
+    result = simulate(experiment)
+    assert result.slowest_accuracy is not None
+    assert result.slowest_accuracy < result.final_accuracy  # dropping stragglers loses their classes

@@ -313,6 +313,9 @@ class RunResult(_Json):
         Seconds used, on the run's clock.
     engine : str or None
         Name of the training engine, for simulated runs.
+    slowest_accuracy : float or None
+        Accuracy of the last model on the classes that the slowest tenth of the devices hold, each class weighted by
+        its share of their data; for simulated runs.
     abandoned : int or None
         Rounds without a merge, for runs on Flower.
     time_use : dict or None
@@ -328,6 +331,7 @@ class RunResult(_Json):
     rounds: int
     time: float
     engine: str | None = None
+    slowest_accuracy: float | None = None
     abandoned: int | None = None
     time_use: Mapping[str, float] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -34,6 +35,7 @@ from adelfl.training.work import Samples
 __all__ = ["TrainingError", "check_start", "simulate"]
 
 _CHECKPOINT_SECONDS = 2.0
+_SLOWEST = 0.1  # share of the devices, by the expected time of a step and its upload
 _PAST = "past/"  # before weights of earlier versions, from which devices are under way
 _CODEC = "codec/"  # before what the codec remembers of a device
 _CONTROLS = "controls/"  # before control variates, of the server or of a device
@@ -69,7 +71,7 @@ def simulate(
     -------
     RunResult
         ``final_accuracy``, ``accuracy`` at quarters of the budget, ``depth`` (mean share of layers), ``rounds``,
-        ``time``, ``engine``.
+        ``time``, ``engine``, ``slowest_accuracy`` (on the classes of the slowest tenth of the devices).
 
     Raises
     ------
@@ -108,6 +110,11 @@ class Simulation(ModelHost):
         self.buffers = dict(self.model.named_buffers())
         test = (torch.from_numpy(v).to(self.device) for v in (data.x_test, data.y_test))
         self.evaluate = Evaluation(self.model, *test)
+        time = s.layers * (s.batch + world.overhead) / world.compute + world.upload
+        slowest = np.argsort(-time, kind="stable")[: math.ceil(_SLOWEST * time.size)]
+        classes = 1 + max(int(data.y_train.max()), int(data.y_test.max()))
+        held = np.concatenate([e.partition[int(u)] for u in slowest])
+        self.slow_classes = np.bincount(data.y_train[held], minlength=classes)
         samples = Samples.of(data.x_train, data.y_train, self.device)
         codec = find_codec(e.codec)
         if (share := codec.relative_size(self._parameters)) != 1.0:
@@ -155,8 +162,10 @@ class Simulation(ModelHost):
         return math.isnan(following) or bisect_left(self.moments, time) < bisect_left(self.moments, following)
 
     def outcome(self) -> Mapping[str, Any]:
-        """Return the name of the engine."""
-        return {"engine": self.engine.name}
+        """Return the name of the engine, and the accuracy on the classes of the slowest devices."""
+        with self._shown():
+            slowest = self.evaluate.accuracy_on(self.slow_classes)
+        return {"engine": self.engine.name, "slowest_accuracy": None if math.isnan(slowest) else slowest}
 
     @contextmanager
     def _shown(self) -> Iterator[None]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,6 +27,7 @@ class Evaluation:
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         self.model, self.x, self.y = model, x, y
+        self._correct: Tensor | None = None  # per sample, of the last evaluation
 
     @cached_property
     def _works_in_place(self) -> bool:
@@ -47,13 +51,25 @@ class Evaluation:
         """Return the mean loss, and the share of samples that are classified right."""
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
-        loss, right = 0.0, 0
+        loss, correct = 0.0, []
         most = 2048 if self._format is torch.contiguous_format else _IMAGES_AT_ONCE
         rows = max(16, min(most, _NUMBERS_AT_ONCE // max(1, self.x[0].numel())))
         for x, y in zip(torch.split(self.x, rows), torch.split(self.y, rows), strict=True):
             logits: Tensor = self.model(x.to(memory_format=self._format, copy=self._works_in_place))
             loss += float(functional.cross_entropy(logits, y, reduction="sum"))
-            right += int((logits.argmax(1) == y).sum())
+            correct.append(logits.argmax(1) == y)
         for module in training:
             module.training = True
-        return loss / self.y.shape[0], right / self.y.shape[0]
+        self._correct = torch.cat(correct)
+        return loss / self.y.shape[0], int(self._correct.sum()) / self.y.shape[0]
+
+    def accuracy_on(self, class_counts: NDArray[np.int64]) -> float:
+        """Return the accuracy of the last evaluation on a mixture of classes; NaN if the test set has none of them."""
+        if self._correct is None:
+            self()
+        assert self._correct is not None
+        y, correct = self.y.cpu().numpy(), self._correct.cpu().numpy()
+        tested = np.bincount(y, minlength=class_counts.size)
+        weight = np.where(tested > 0, class_counts, 0)
+        right = np.bincount(y[correct], minlength=class_counts.size) / np.maximum(tested, 1)
+        return float(weight @ right / weight.sum()) if weight.any() else math.nan
