@@ -78,7 +78,8 @@ class Job:
         self._before = {name: named[name].detach().clone() for layer in self.layers for name in layer.parameters}
         self.done, self.iterations_done, self.loss = 0, 0, math.nan
         self._setup, self._compute, self._aside, self._begun, self._last = math.nan, 0.0, 0.0, 0.0, 0.0
-        self._times: list[float] = []
+        self._times: list[float] = []  # of the first step: forward pass, and each layer
+        self._steps: list[float] = []  # durations of complete steps of the first one's batch size
         self._samples = self._first_samples = self._examples = self._rows = 0
         self._first_gradients: dict[str, Tensor] | None = None
         self._pair: tuple[float, ...] = ()
@@ -156,6 +157,8 @@ class Job:
                 p.grad = partial.gradients.get(name)
                 if self.task.proximal and p.grad is not None and name in self._before:
                     p.grad = p.grad + self.task.proximal * (p.detach() - self._before[name])
+        if partial.depth == len(self.layers) and self._samples == self._first_samples:
+            self._steps.append(self._elapsed() - self._begun)
         if self.iterations_done == 0:
             self.loss = partial.loss
         if not self.task.pace and self.iterations_done < 2 and not partial.stopped:
@@ -228,11 +231,19 @@ class Job:
             samples=self._first_samples,
             rows=self._rows,
             pair=self._pair,
+            steps=self._steps_report(),
         )
         content = RecordDict({self.arrayrecord_key: record, "metrics": MetricRecord(own | report.write())})
         if buffers and self.iterations_done:  # a forward pass is whole even where the way back was cut
             content[STATISTICS] = ArrayRecord({name: Array(value) for name, value in buffers.items()})
         return Message(content, reply_to=self.message)
+
+    def _steps_report(self) -> tuple[float, ...]:
+        steps = self._steps[1:] or self._steps  # the first one also loads code
+        if not steps:
+            return ()
+        variance = np.var(steps, ddof=1) if len(steps) > 1 else 0.0
+        return float(self._first_samples), float(len(steps)), float(np.mean(steps)), float(variance)
 
 
 def train(

@@ -113,6 +113,9 @@ class Report:
         Samples that the node holds; 0 if unknown. Batches are not larger.
     pair : tuple of float
         ‖g − g′‖² of each layer, input side first, for two gradients of a new node; empty otherwise.
+    steps : tuple of float
+        Complete steps of one batch size, without the first if there are others: that size, their number, and mean and
+        variance of their durations. Empty if there are none.
     """
 
     round: object
@@ -125,6 +128,7 @@ class Report:
     samples: int
     rows: int = 0
     pair: tuple[float, ...] = ()
+    steps: tuple[float, ...] = ()
 
     def write(self) -> Values:
         """Return entries of a metrics record."""
@@ -146,6 +150,8 @@ class Report:
         durations = {key: record.get(f"{PREFIX}{key}") for key in ("setup", "compute", "aside", "total")}
         pair = record.get(f"{PREFIX}pair", [])
         is_pair = isinstance(pair, list) and len(pair) == layers and all(_is_duration(value) for value in pair)
+        steps = record.get(f"{PREFIX}steps", [])
+        are_steps = isinstance(steps, list) and len(steps) == 4 and all(_is_duration(value) for value in steps)
         return cls(
             round=record.get(f"{PREFIX}round"),
             done=record.get(f"{PREFIX}done"),
@@ -154,6 +160,7 @@ class Report:
             samples=int(samples) if right and samples is not None else 0,
             rows=rows if type(rows) is int and rows > 0 else 0,
             pair=tuple(map(float, pair)) if is_pair else (),
+            steps=tuple(map(float, steps)) if are_steps and steps[0] >= 1 and steps[1] >= 1 and steps[2] > 0 else (),
         )
 
     def timing(self, round_trip: float) -> Timing | None:
@@ -162,7 +169,8 @@ class Report:
         if not (math.isfinite(outside) and outside >= 0 and math.isfinite(self.total) and self.total <= round_trip):
             return None
         pace = tuple(t / self.samples for t in self.times) if sum(self.times) <= round_trip else ()
-        return Timing(self.setup, outside, pace, self.rows)
+        steps = self.steps if self.steps and self.steps[1] * self.steps[2] <= round_trip else ()
+        return Timing(self.setup, outside, pace, self.rows, steps)
 
 
 def _entries(message: Task | Report) -> Values:

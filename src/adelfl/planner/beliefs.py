@@ -10,15 +10,20 @@ are off) are estimated from all devices together. A device without observations 
 single odd round moves little. Old rounds are forgotten slowly. A device from which nothing arrives may be slow or away;
 both are weighed by their probability.
 
-Real devices also report durations (:class:`Timing`). The longest recent ones, with a margin, replace the mean upload.
+Real devices also report durations (:class:`Timing`). The longest recent ones, with a margin, replace the mean upload;
+those of local steps tell the fixed cost of a batch and the spread of layer times (:mod:`adelfl.planner.step_costs`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from adelfl.planner.step_costs import step_costs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,10 +33,10 @@ _KEPT = 0.95  # share of older observations that is kept, per round in which a d
 _FIRM, _LOOSE = 200.0, 1.0  # bounds of k
 _AWAY, _AWAY_WEIGHT = 0.02, 3.0  # prior probability of absence, and its weight in rounds
 _UPLOAD_WEIGHT = 1.0
-_SUMS = ("_layers", "_exposure", "_upload", "_uploads", "_away", "_asked")
+_SUMS = ("_layers", "_exposure", "_seconds", "_upload", "_uploads", "_away", "_asked")
 
 _MOST_DUE = 30.0  # times the layers that came: the most that one device may count for in the fleet's speed
-_REMEMBERED = 8  # round trips per device
+_REMEMBERED, _STEPS_REMEMBERED = 8, 32  # round trips per device, and tasks whose steps tell costs
 _NEW_PACE = 0.3  # weight of the newest layer times
 _ODD = 3.0  # a duration this many times the next longest is an outlier
 _EASING = 0.8  # shrinks the last remembered duration in each round that a device sits out
@@ -52,12 +57,21 @@ class Timing:
         Seconds per sample of the forward pass and of each finished layer, last layer first.
     samples : int
         Training samples that the device holds; 0 if unknown.
+    steps : tuple of float
+        Complete local steps: batch size, number, mean and variance of their durations; empty if there are none.
     """
 
     setup: float
     outside: float
     pace: tuple[float, ...] = ()
     samples: int = 0
+    steps: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Timing:
+        """Rebuild from the values of a log; older logs lack ``steps``."""
+        setup, outside, pace, samples, *steps = values
+        return cls(setup, outside, tuple(pace), samples, *map(tuple, steps))
 
 
 class Beliefs:
@@ -74,7 +88,9 @@ class Beliefs:
     def __init__(self, compute: Floats, upload: Floats, variation: float = 1.0) -> None:
         self.first_compute, self.first_upload = compute.astype(np.float64), upload.astype(np.float64)
         self.variation2 = min(variation, 3.0) ** 2
-        self._layers, self._exposure, self._upload, self._uploads, self._away, self._asked = np.zeros((6, compute.size))
+        self._layers, self._exposure, self._seconds, self._upload = np.zeros((4, compute.size))
+        self._uploads, self._away, self._asked = np.zeros((3, compute.size))
+        self.overhead = np.zeros(compute.size)  # s₀ of each device, as counted in its observations
         self._sums = np.zeros(7)
         self._links: dict[int, _Link] = {}
 
@@ -91,6 +107,7 @@ class Beliefs:
         typical = [float(np.median(values(everyone))) for values in (self.compute, self.upload)]
         self.first_compute = np.append(self.first_compute, np.full(more, typical[0] / self.faster))
         self.first_upload = np.append(self.first_upload, np.full(more, typical[1]))
+        self.overhead = np.append(self.overhead, np.full(more, np.median(self.overhead)))
         for name in _SUMS:
             setattr(self, name, np.append(getattr(self, name), np.zeros(more)))
 
@@ -144,6 +161,7 @@ class Beliefs:
         under_way = np.where(silent | through[here], 0.0, 0.5 * (1.0 - self.variation2))
         self._layers[u] += there * np.maximum(z + under_way, 0.0)
         self._exposure[u] += there * exposure
+        self._seconds[u] += there * s
         self._away[u] += 1.0 - there
         self._asked[u] += 1.0
         sent = np.isfinite(B)
@@ -208,6 +226,24 @@ class Beliefs:
         """Return whether a device has reported durations."""
         return u in self._links
 
+    def learn_costs(self, layers: int) -> Floats:
+        """Estimate the fixed cost of a batch of every device, count past work with it, and return the spreads."""
+        none = np.empty((0, 4))
+        reports = [np.array(self._links[u].steps) if self._has_steps(u) else none for u in range(self.size)]
+        overhead, spread = step_costs(reports, layers)
+        seen = self._exposure > 0
+        cost = np.where(seen, self._seconds / np.where(seen, self._exposure, 1.0), np.nan)
+        cost = np.where(seen, cost, np.median(cost[seen]) if seen.any() else 1.0)
+        dearer = np.maximum(1.0 + (overhead - self.overhead) / cost, 1e-3)
+        self._exposure /= dearer
+        self.first_compute *= dearer
+        self.overhead, self.variation2 = overhead, float(np.mean(np.minimum(spread, 3.0) ** 2))
+        self._sums = self._share(np.arange(self.size))
+        return spread
+
+    def _has_steps(self, u: int) -> bool:
+        return u in self._links and bool(self._links[u].steps)
+
     def outside(self, u: Ints) -> Floats:
         """Seconds of a round trip to allow for everything outside a device, with a margin."""
         return np.array([self._links[int(i)].allowance if int(i) in self._links else self.first_upload[i] for i in u])
@@ -242,11 +278,13 @@ class _Link:
         self.outside: list[float] = []
         self.pace: Floats = np.empty(0)
         self.samples = 0
+        self.steps: list[tuple[float, ...]] = []
 
     def add(self, timing: Timing) -> None:
         self.setup = [*self.setup, timing.setup][-_REMEMBERED:]
         self.outside = [*self.outside, timing.outside][-_REMEMBERED:]
         self.samples = timing.samples or self.samples
+        self.steps = [*self.steps, *([timing.steps] if timing.steps else [])][-_STEPS_REMEMBERED:]
         new = np.array(timing.pace)
         old = np.full(max(new.size, self.pace.size), np.nan)
         old[: self.pace.size] = self.pace

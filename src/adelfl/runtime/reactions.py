@@ -53,14 +53,13 @@ class Reaction:
                 if e["number"] >= len(dispatched):
                     raise AdelError("the log of this run does not fit the strategy: it dispatched fewer tasks")
                 devices = np.array(e["devices"], dtype=np.int64)
-                timings = tuple(None if t is None else Timing(t[0], t[1], tuple(t[2]), t[3]) for t in e["timings"])
+                timings = tuple(None if t is None else Timing.of(t) for t in e["timings"])
                 seconds, upload = (_floats(e[key]) for key in ("seconds", "upload"))
                 z = np.array(e["z"], dtype=np.int64)
                 tasks = of_devices(dispatched[e["number"]], devices)
                 return Arrivals(tasks, e["number"], e["version"], e["began"], z, seconds, upload, timings)
             case "late":
-                t = e["timing"]
-                return Late(e["device"], e["batch"], e["z"], e["seconds"], Timing(t[0], t[1], tuple(t[2]), t[3]))
+                return Late(e["device"], e["batch"], e["z"], e["seconds"], Timing.of(e["timing"]))
             case "joined":
                 return Joined(np.array(e["devices"], dtype=np.int64))
             case "started":

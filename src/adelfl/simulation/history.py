@@ -98,7 +98,7 @@ class History:
                     self._take(pending, u, batch)
                     pending[u] = (event["began"], *own)
             elif event["kind"] == "late":
-                timing = _timing(event["timing"])
+                timing = Timing.of(event["timing"])
                 seconds, lag = event["seconds"], timing.setup + timing.outside
                 began = now - seconds - lag
                 self.devices[event["device"]].noted(began, seconds, event["z"], event["batch"], lag, timing)
@@ -122,8 +122,4 @@ class History:
         if batch > 0 and timing is None:
             self.devices[u].seen[began] = False
         elif batch > 0 and seconds is not None:
-            self.devices[u].noted(began, seconds, z, batch, lag, _timing(timing))
-
-
-def _timing(values: list[Any]) -> Timing:
-    return Timing(values[0], values[1], tuple(values[2]), values[3])
+            self.devices[u].noted(began, seconds, z, batch, lag, Timing.of(timing))

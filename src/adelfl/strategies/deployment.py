@@ -35,7 +35,6 @@ _SAVED = 0.1  # share of the planned time that must be saved for a new plan
 _WORTH_WHILE = 1.5  # a round lasts at least this many times a median device's lag
 _GUESSED_ROUNDS = 10  # until a plan chooses their number
 _MOST_BETWEEN = 0.2  # share of the budget that may pass between rounds whose number is chosen
-_SPREAD = 0.3  # standard deviation of a real layer's time over its mean
 MOST_CORRECTION = 5.0
 """Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
 
@@ -103,6 +102,7 @@ class Deployment(Strategy):
         self._first = 0  # the round, from 0, at which the present plan begins
         self._rested: dict[int, int] = {}  # consecutive rounds that each device sat out
         self._closed, self._patience = 0.0, math.nan
+        self._spread = np.empty(0)  # of layer times, by device
         self._wake: float | None = None
         self._opening: Opening | None = None
         self._merged: Merged | None = None  # a merge that has not been passed to the method
@@ -250,6 +250,7 @@ class Deployment(Strategy):
     def _plan(self, view: View) -> bool:
         """Plan the rest of the rounds; fewer of them if too little of a round would be computing."""
         assert self.beliefs is not None
+        self._spread = self.beliefs.learn_costs(self.layers)
         upload = self.beliefs.upload(np.arange(self.beliefs.size))
         lag = float(np.median(upload))
         try:
@@ -302,7 +303,7 @@ class Deployment(Strategy):
             )
         cohort = max(2, self.min_devices, round(self.fraction * everyone.size))
         problem = Problem(
-            fleet=Fleet.of(self.beliefs.compute(everyone), upload, spread=_SPREAD),
+            fleet=Fleet.of(self.beliefs.compute(everyone), upload, overhead=self.beliefs.overhead, spread=self._spread),
             layers=self.layers,
             rounds=rounds,
             budget=left,

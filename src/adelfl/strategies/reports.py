@@ -57,7 +57,8 @@ class Reports:
             seconds, part = timing.pace[0] * batch, self.layers / (self.layers + 1)
             if self.beliefs is not None and self.beliefs.known(u) and seconds > 0:
                 believed = float(self.beliefs.compute(np.array([u]))[0])
-                self.beliefs.restart(u, math.sqrt(believed * part * batch / seconds) / self.beliefs.faster)
+                cost = batch + self.beliefs.overhead[u]
+                self.beliefs.restart(u, math.sqrt(believed * part * cost / seconds) / self.beliefs.faster)
             self._speed(u, batch, part, seconds)
         if self.beliefs is not None:
             self.beliefs.note(u, timing)
@@ -65,12 +66,13 @@ class Reports:
     def _speed(self, u: int, batch: int, z: float, seconds: float, upload: float = np.nan) -> None:
         if not seconds > 0:
             return
-        speed = max(z, 0.5) * batch / max(seconds, 1e-6)
+        per_sample = max(z, 0.5) / max(seconds, 1e-6)
         if self.beliefs is None:
-            self.beliefs = Beliefs(np.full(u + 1, speed), np.full(u + 1, np.nan_to_num(upload)))
+            self.beliefs = Beliefs(np.full(u + 1, per_sample * batch), np.full(u + 1, np.nan_to_num(upload)))
         self.beliefs.grow(u + 1)
+        cost = batch + self.beliefs.overhead[u]
         if not self.beliefs.known(u):
-            self.beliefs.restart(u, speed / self.beliefs.faster)
+            self.beliefs.restart(u, per_sample * cost / self.beliefs.faster)
         through = np.array([z >= self.layers * self.steps])
         alone, sent = np.array([u]), np.array([upload])
-        self.beliefs.observe(alone, np.array([batch]), np.array([float(z)]), np.array([seconds]), sent, through)
+        self.beliefs.observe(alone, np.array([cost]), np.array([float(z)]), np.array([seconds]), sent, through)

@@ -128,8 +128,8 @@ def round_noise(
     per_sample = np.sum(each * A.beta / S, axis=-2)
     overlap = np.maximum(np.sum(each * A.beta, axis=-2) - q / U, 0.0)
     lasting = np.maximum(np.sum(each * A.alpha**2, axis=-2) - q**2 / U, 0.0)
-    empty = np.where(q > 0, (c * q - 1.0) ** 2 + c**2 * (1.0 - q) * q, np.inf if unbiased else 1.0)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # the noise of a layer that almost never arrives is infinite
+        empty = np.where(q > 0, (c * q - 1.0) ** 2 + c**2 * (1.0 - q) * q, np.inf if unbiased else 1.0)
         return Noise(
             c**2 * spread.sigma2 * per_sample,
             c**2 * spread.zeta2 * overlap,
