@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -66,6 +67,13 @@ class ConstantRate:
     def values(self, rounds: int) -> Floats:
         """Return η_t for t = 1..rounds."""
         return np.full(rounds, self.initial, dtype=np.float64)
+
+
+def recorded_rate(value: object) -> LearningRate:
+    """Return the learning rate of a record, which is a number or the text of an :class:`InverseDecay`."""
+    if isinstance(value, str) and (match := re.fullmatch(r"InverseDecay\(initial=(\S+), time_scale=(\S+)\)", value)):
+        return InverseDecay(*map(float, match.groups()))
+    return as_learning_rate(value)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

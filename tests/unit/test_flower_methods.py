@@ -38,6 +38,11 @@ def test_methods_that_need_more_than_the_protocol_are_refused_with_the_reason(me
     assert {"oracle", "clairvoyant", "heterofl", "scaffold"} == set(BUILT_IN) - set(METHODS)
 
 
+def test_an_asynchronous_method_does_not_ignore_a_fraction_of_the_nodes():
+    with pytest.raises(ConfigError, match="fraction_train must be 1"):
+        start("fedbuff", fraction_train=0.5)
+
+
 def test_nodes_add_the_proximal_term_and_move_less():
     """The opening round has none, so the second is compared: several steps from the same weights."""
     seen = {}

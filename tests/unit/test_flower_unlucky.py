@@ -7,10 +7,12 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from adelfl.errors import ConfigError
 from adelfl.flower import DeadlineStrategy
+from adelfl.flower.exchange import Exchange
+from adelfl.flower.protocol import Task
 from adelfl.records.reader import RunRecord
 from support.flower_world import Being, Silent, VirtualClock, World, arrays, weights_of
 
@@ -140,6 +142,27 @@ def test_first_messages_that_are_lost_are_sent_again(method):
     world = World(nodes(Deaf))
     result = strategy(world, budget=3600.0, method=method).start(world, arrays(), num_rounds=8)
     assert len(result.train_metrics_clientapp) >= 7
+
+
+def test_a_node_that_never_answers_is_asked_for_less_and_less_often():
+    calls = []
+
+    class Counting(World):
+        def pull_messages(self, message_ids):
+            calls.append(self.clock.now())
+            return super().pull_messages(message_ids)
+
+    world = Counting({1: Silent()})
+    exchange = Exchange(world, world.clock)
+    exchange.patience = 10.0
+    task = Task(1, 16, 1, 0.1, 10.0, (("first.weight",),))
+    content = RecordDict({"config": ConfigRecord(task.write())})
+    exchange.send([Message(content, dst_node_id=1, message_type="train")])
+    while world.clock.now() < 1000.0:
+        assert exchange.replies() == []
+        world.clock.sleep_until(world.clock.now() + 0.25)
+    assert sum(t <= 10.0 for t in calls) == 41  # at every poll, as long as an answer is expected
+    assert sum(t > 500.0 for t in calls) <= 8
 
 
 def test_waiting_for_everybody_goes_on_after_errors_and_failed_calls():

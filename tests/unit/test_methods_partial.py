@@ -8,6 +8,8 @@ import pytest
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Latency, Law
+from adelfl.records.reader import RunRecord
+from adelfl.simulation import simulate
 from adelfl.strategies import Progress, find_strategy
 from support.plain_fl import plain_rounds
 from support.small_worlds import experiment_of, furthest, run, same_bits, setting_of
@@ -136,6 +138,14 @@ def test_anytime_counts_the_samples_that_were_done_in_time():
     A = find_strategy("anytime")(setting).weights(0, progress([3, 3, 3, 1], 1, batch=np.array([6, 3, 0, 1])))
     assert A[:, 0] == pytest.approx([2 / 3, 1 / 3, 0, 0])
     assert A[:, 2] == pytest.approx([0.6, 0.3, 0.0, 0.1])
+
+
+def test_a_record_of_anytime_has_one_step_per_round_however_many_are_set(tmp_path):
+    setting = setting_of(3, depth=0.6, rounds=2, local_iterations=4)
+    simulate(experiment_of("anytime", setting=setting), record=tmp_path / "run")
+    simulate(experiment_of("salf", setting=setting), record=tmp_path / "other")
+    steps = [RunRecord.open(tmp_path / name).info.steps for name in ("run", "other")]
+    assert steps == [3, 12]
 
 
 @pytest.mark.parametrize(("chunk", "overhead", "expected"), [(1, 0.0, [10, 20]), (4, 0.0, [8, 20]), (1, 1.0, [5, 10])])

@@ -17,6 +17,7 @@ from adelfl.data import Dataset, Partition
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.flower import DeadlineStrategy
+from adelfl.learning_rate import InverseDecay, recorded_rate
 from adelfl.planner import Problem
 from adelfl.records.reader import RunRecord
 from adelfl.simulation import Experiment
@@ -91,6 +92,13 @@ def test_the_method_that_ran_gives_what_it_gave(method, tmp_path):
     assert simulated.accuracy == pytest.approx(real.accuracy, abs=0.03 + 1.5 / np.sqrt(Y.size))
     timeline = what_if(record, method, record.info.options)
     assert (timeline.rounds, timeline.time, timeline.accuracy) == (simulated.rounds, simulated.time, None)
+
+
+def test_a_deployment_with_a_falling_rate_can_be_simulated(tmp_path):
+    rate = InverseDecay(0.5, 20.0)
+    record = deployment(tmp_path / "run", "salf", learning_rate=rate)
+    assert recorded_rate(record.info.config["flower"]["learning_rate"]) == rate
+    assert what_if(record, "salf", record.info.options).rounds == Forecast.of(record).rounds
 
 
 def test_half_the_budget_ends_in_half_the_time_with_fewer_rounds(tmp_path):

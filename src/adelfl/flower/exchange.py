@@ -12,7 +12,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from flwr.app import Message
@@ -24,6 +24,7 @@ log = logging.getLogger("flwr")
 
 Result = TypeVar("Result")
 
+_BACK_OFF = 0.1  # share of its age after which a message that counts as lost is pulled again
 _GROUPS = 8  # groups in which the replies of one dispatch are pulled
 _CALL_SECONDS, _LEAST_CALL = 10.0, 0.5  # limits for a list of nodes
 
@@ -56,7 +57,10 @@ class _Group:
     """Messages whose replies are pulled in one call."""
 
     keys: list[str]
-    pulling: bool = field(default=False)
+    sent: float
+    pulling: bool = False
+    due: float = 0.0
+    """Moment of the next call."""
 
 
 class Exchange:
@@ -113,13 +117,18 @@ class Exchange:
         # A key is missing where Flower refused the message.
         sent = {key: node for key, node in zip(keys or [], targets, strict=False) if key}
         self._open |= {key: (node, at) for key, node in sent.items()}
-        self._groups += [_Group(list(sent)[i::_GROUPS]) for i in range(min(_GROUPS, len(sent)))]
+        self._groups += [_Group(list(sent)[i::_GROUPS], at) for i in range(min(_GROUPS, len(sent)))]
         return sent
 
     def replies(self) -> list[Reply]:
-        """Return the replies that have arrived since the last call, and start calls for more."""
+        """Return the replies that have arrived since the last call, and start calls for more.
+
+        Replies to messages that count as lost are called for less and less often.
+        """
+        now = self.clock.now()
         for group in self._groups:
-            if not group.pulling:
+            if not group.pulling and now >= group.due:
+                group.due = now + (_BACK_OFF * (now - group.sent) if now - group.sent > self.patience else 0.0)
                 group.pulling = True
                 self._start(lambda group=group: self._pull_group(group))  # type: ignore[misc]
         replies: list[Reply] = []
@@ -151,7 +160,7 @@ class Exchange:
         if _is_network(error):
             return []
         if len(group.keys) > 1:
-            self._groups += [_Group([key]) for key in group.keys]
+            self._groups += [_Group([key], group.sent) for key in group.keys]
             group.keys = []
             return []
         key = group.keys[0]

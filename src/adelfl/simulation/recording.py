@@ -19,6 +19,7 @@ from adelfl.records.writer import versions
 from adelfl.runtime.codec import find_codec
 from adelfl.runtime.run import Record
 from adelfl.simulation.experiment import Experiment
+from adelfl.strategies import Strategy
 
 MADE_BY = "simulate"
 """Value of ``RunInfo.made_by`` for a run that only Python can resume."""
@@ -40,15 +41,17 @@ def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[
         devices=strategy.problem.devices,
         constants=strategy.problem.constants.to_dict(),
         codec=find_codec(experiment.codec).name,
-        chosen_iterations=strategy.problem.local_iterations if _chose_iterations(config) else None,
+        chosen_iterations=strategy.most_steps if _chose_iterations(config, strategy) else None,
         schedule=strategy.schedule.to_dict() if strategy.schedule else None,
         notes=list(strategy.notes),
         versions=versions(),
     )
 
 
-def _chose_iterations(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("training", {}).get("local_iterations") == "auto")
+def _chose_iterations(config: Mapping[str, Any], strategy: Strategy) -> bool:
+    """Return whether the plan chose the number of local steps, or the method takes fewer than are set."""
+    auto = config.get("training", {}).get("local_iterations") == "auto"
+    return bool(auto) or strategy.most_steps < strategy.problem.local_iterations
 
 
 def first_difference(then: RunInfo, now: RunInfo, ignored: tuple[str, ...] = ()) -> str | None:

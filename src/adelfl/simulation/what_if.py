@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from adelfl.data.partition import Partition
 from adelfl.errors import ConfigError
-from adelfl.learning_rate import as_learning_rate
+from adelfl.learning_rate import recorded_rate
 from adelfl.planner.problem import MAX_BUDGET
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
@@ -77,7 +77,7 @@ def what_if(
         layers=len(info.layers),
         rounds=rounds,
         budget=budget or info.budget,
-        learning_rate=as_learning_rate(given["learning_rate"]),
+        learning_rate=recorded_rate(given["learning_rate"]),
         batch=_count("batch", given["batch"]),
         local_iterations=steps,
         fraction=given["fraction_train"],

@@ -45,6 +45,8 @@ def deployed(
     if not issubclass(kind, RoundStrategy):
         if local_iterations is None:
             raise ConfigError(f'method {name!r} needs a number of local_iterations, not "auto"')
+        if more.get("fraction", 1.0) < 1:
+            raise ConfigError(f"method {name!r} keeps every node at work: fraction_train must be 1")
         fleet, merges = Fleet.of(1.0, 0.0, _MOST_DEVICES), rounds or _MOST_MERGES  # speeds are not used
         problem = Problem(fleet, layers, merges, budget, learning_rate, batch=batch, local_iterations=local_iterations)
         return kind(problem, **options)

@@ -46,6 +46,13 @@ class Oort(OverSelection):
         self.known = np.full((3, problem.devices), np.nan)  # rows: loss, duration, round
         self.pace, self._losses, self._started = _PACE, list[float](), problem.everybody[:0]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say so if there is nothing to select."""
+        if self.started is not None:
+            return ()
+        return ("oort has no cohort to select: every device starts in every round, as with over-selection",)
+
     def utility(self, t: int) -> Floats:
         """U of each device after t rounds; NaN for one that has not delivered yet."""
         held, (loss, duration, last), known = self.problem.amounts, self.known, np.isfinite(self.known[0])
