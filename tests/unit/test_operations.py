@@ -1,10 +1,13 @@
 """The fused engine's operations: forward, and back for a prefix of the rows, against autograd."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from adelfl.training import work
 from adelfl.training.operations import STEPS
+from adelfl.training.work import Samples
 
 N = 7
 CONVOLUTIONS = {
@@ -112,3 +115,26 @@ def test_a_norm_after_a_convolution_with_rows_last_equals_autograd(rows):
                 found[:0] = step.grads(delta, torch.ones(rows).double())
             delta = step.input_grad(delta)
     torch.testing.assert_close(found, list(expected))
+
+
+@pytest.mark.parametrize(("low", "step"), [(0.0, 1 / 255), (-1.0, 1 / 127.5), (-0.4242, 1 / (255 * 0.3081))])
+def test_rows_from_the_8_bit_copy_are_the_samples_up_to_rounding(low, step, monkeypatch):
+    monkeypatch.setattr(work, "_CACHED_BYTES", 0)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 2, 7))
+    x = (low + step * pixels).astype(np.float32)
+    samples, index = Samples.of(x, np.zeros(40, dtype=np.int64)), torch.arange(40).flip(0)
+    rows, wanted = samples.compact().inputs(index), samples.inputs(index)
+    assert rows.shape == wanted.shape
+    assert float((rows - wanted).abs().max()) <= 2.0**-22 * np.abs(x).max()
+    assert samples.compact()._bytes is not None
+
+
+def test_samples_that_were_no_bytes_have_no_8_bit_copy_and_a_changed_array_is_read_again(monkeypatch):
+    monkeypatch.setattr(work, "_CACHED_BYTES", 0)
+    x = np.random.default_rng(0).integers(0, 256, (40, 6)).astype(np.float32)
+    labels, index = np.zeros(40, dtype=np.int64), torch.arange(40)
+    assert torch.equal(Samples.of(x, labels).compact().inputs(index), torch.from_numpy(x))
+    x[3, 2] = 7.5
+    compact = Samples.of(x, labels).compact()
+    assert compact._bytes is None
+    assert torch.equal(compact.inputs(index), torch.from_numpy(x))

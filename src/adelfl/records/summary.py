@@ -47,8 +47,10 @@ class Summary:
             self.accuracies.append(row.accuracy)
         if row.round > 0:
             self.rounds = row.round
-            finished = sum(min(z, self.steps) for z in row.depth)  # some methods ask fast devices for more
-            self.depths.append(finished / (max(1, len(row.depth)) * self.steps))
+            depth = row.depth
+            if max(depth, default=0) > self.steps:  # some methods ask fast devices for more
+                depth = [min(z, self.steps) for z in depth]
+            self.depths.append(sum(depth) / (max(1, len(depth)) * self.steps))
 
     def result(self) -> RunResult:
         """Return the result so far; an accuracy is None if there was no evaluation by then."""

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -208,6 +209,7 @@ def discard(folder: Path) -> None:
             os.close(locked)
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions of the packages that decide the last bits of a run."""
     return {"python": platform.python_version()} | {

@@ -8,8 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -93,7 +92,8 @@ class Simulated(Backend):
         self._held = partition.sizes
         self._everyone = np.arange(len(partition))
         self._everyone.flags.writeable = False
-        self._draws_masks = draws_numbers(learner.model, learner.samples.x[:2])
+        # The other engines refuse a model that draws random numbers.
+        self._draws_masks = learner.engine.name == "loop" and draws_numbers(learner.model, learner.samples.x[:2])
         self.past = Past(learner.model)
 
     def now(self) -> float:
@@ -148,13 +148,10 @@ class Simulated(Backend):
 
     def _within_data(self, tasks: Tasks, number: int) -> Tasks:
         """Cut batches to what each device holds, unless they may repeat samples; refuse what cannot be drawn."""
-        batch = tasks.batch
-        if not self.oversample:
-            batch = np.minimum(batch, self._held[tasks.devices]).astype(np.int64)
-            if not np.array_equal(batch, tasks.batch):
-                tasks = replace(tasks, batch=batch)
-        most = int(batch.max(initial=0))
-        if most * tasks.devices.size * int(tasks.each_steps.max(initial=1)) > _MOST_DRAWN:
+        if not self.oversample and (tasks.batch > (held := self._held[tasks.devices])).any():
+            tasks = replace(tasks, batch=np.minimum(tasks.batch, held).astype(np.int64))
+        most = int(tasks.batch.max(initial=0))
+        if most * tasks.devices.size * tasks.most_steps > _MOST_DRAWN:
             raise ConfigError(
                 f"round {number + 1} asks {tasks.devices.size:,} devices for batches of up to {most:,} samples, too "
                 "many to draw; lower the budget or the batch size, or leave oversample off"
@@ -171,7 +168,7 @@ class Simulated(Backend):
         """Draw the samples of some merges at once, and sort them, as long as training has not swept the caches."""
         arrivals = [a for merge in merges for a in merge.arrivals]
         requested = [(a.number, a.tasks.devices, a.tasks.batch) for a in arrivals]
-        steps = [int(a.tasks.each_steps.max(initial=1)) for a in arrivals]
+        steps = [a.tasks.most_steps for a in arrivals]
         drawn = draw_rows(self.partition, self.seed, requested, steps) if requested else []
         rows = {id(a): own for a, own in zip(arrivals, drawn, strict=True)}
         return [self._compute(merge, rows) for merge in merges]
@@ -201,24 +198,26 @@ class Simulated(Backend):
         if train is None:
             return Computed(None)
         learner, number = self.learner, merge.arrivals[0].number
-        with _few_samples(number):
+        try:
             spread = look_at(learner.model, learner.layers, learner.samples, work) if merge.spread else None
             losses = losses_of(learner.model, learner.samples, work) if merge.losses else None
             return Computed(_checked(train(), number, work.eta), spread, losses)
+        except ValueError as error:
+            raise _explained(error, number) from None
 
     def _apart(self, merge: Merge, work: list[RoundWork]) -> Computed:
         """Compute devices that started from weights of several versions."""
         self.past.advance()
         versions = {version: self.past.at(version) for version in {a.version for a in merge.arrivals}}
         starts = [versions[a.version] for a in merge.arrivals]
-        losses = None
-        with _few_samples(self.past.version):
+        learner, losses = self.learner, None
+        try:
             if merge.losses:
-                own = [
-                    losses_of(self.learner.model, self.learner.samples, *one) for one in zip(work, starts, strict=True)
-                ]
+                own = [losses_of(learner.model, learner.samples, *one) for one in zip(work, starts, strict=True)]
                 losses = np.concatenate(own)
-            change = self.learner.engine.run_apart(work, starts)
+            change = learner.engine.run_apart(work, starts)
+        except ValueError as error:
+            raise _explained(error, self.past.version) from None
         if any(w.contributes.any() for w in work):
             change = _checked(change, self.past.version, max(w.eta for w in work))
             if merge.of == "models":
@@ -287,14 +286,10 @@ def _checked(change: Change, number: int, rate: float) -> Change:
     return change
 
 
-@contextmanager
-def _few_samples(number: int) -> Iterator[None]:
-    """Say what batch norm cannot do in words that help."""
-    try:
-        yield
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise TrainingError(
-            f"a device trains on a single sample in round {number + 1}, which batch norm cannot; use norm = 'group'"
-        ) from None
+def _explained(error: ValueError, number: int) -> Exception:
+    """Return an error that says what to do about a batch norm of one sample; any other error as it is."""
+    if "more than 1 value per channel" not in str(error):
+        return error
+    return TrainingError(
+        f"a device trains on a single sample in round {number + 1}, which batch norm cannot; use norm = 'group'"
+    )

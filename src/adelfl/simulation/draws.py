@@ -76,12 +76,11 @@ def draw_work(world: World, tasks: Tasks, number: int, now: float, layers: int) 
     would have been done.
     """
     L, T, devices = layers, tasks.cutoff, tasks.devices
-    total = L * tasks.each_steps
-    most = int(total.max(initial=L))
-    assigned = tasks.batch > 0
+    assigned, most = tasks.batch > 0, L * tasks.most_steps
     if world.unhurried:
         nothing = np.full(devices.size, np.nan)
-        return Work(assigned * total, T, np.full(devices.size, T), np.zeros(devices.size), nothing)
+        return Work(assigned * (L * tasks.steps), T, np.full(devices.size, T), np.zeros(devices.size), nothing)
+    total = L * tasks.each_steps
     takes_part = assigned & world.there(devices, number, now)
     # A submodel is as much smaller to train as to send.
     scale = 1.0 if tasks.width is None else tasks.width**2
@@ -150,7 +149,7 @@ def fitted(world: World, tasks: Tasks, number: int, now: float, layers: int) -> 
     rng, when, devices = rng_for(world.seed, "latency", number), f"round {number + 1}", tasks.devices
     latency = of_devices(world.latency, devices)
     total = layers * tasks.each_steps
-    times = layer_times_of(latency, rng, np.ones(devices.size), int(total.max(initial=layers)), layers, when)
+    times = layer_times_of(latency, rng, np.ones(devices.size), layers * tasks.most_steps, layers, when)
     times = np.where(np.arange(times.shape[1]) < total[:, None], times, 0.0)
     upload = upload_times_of(latency, rng, world.upload[devices], layers, when)
     left = tasks.cutoff - world.lead(devices, now + tasks.cutoff, upload if upload.ndim == 1 else upload[:, -1])

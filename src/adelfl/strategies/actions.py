@@ -83,6 +83,11 @@ class Tasks:
         """Local iterations of each device, shape (U,)."""
         return np.broadcast_to(np.asarray(self.steps), self.devices.shape)
 
+    @property
+    def most_steps(self) -> int:
+        """Local iterations of the device that is asked for most."""
+        return self.steps if isinstance(self.steps, int) else int(self.steps.max(initial=1))
+
     def only(self, some: Ints) -> Tasks:
         """Return the part of the tasks that concerns the devices at some positions."""
         per_device = ("devices", "batch", "steps", "width", "stop", "pace", "controls")

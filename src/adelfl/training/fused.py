@@ -82,7 +82,7 @@ class Fused(Engine):
     def __init__(
         self, model: nn.Module, layers: tuple[Layer, ...], samples: Samples, weight_decay: float = 0.0
     ) -> None:
-        self.samples = samples
+        self.samples = samples.compact()
         self.weight_decay = weight_decay
         self.walk = _pass_for(model, layers, samples)
         self.one_by_one = partial(LoopEngine, model, layers, samples, weight_decay)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from adelfl.strategies.rounds import Progress
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+_CACHED_BYTES = 16 << 20  # samples of this size stay in the processor's cache
 
 
 class Samples:
@@ -37,6 +39,7 @@ class Samples:
         self._flat, self._shape = x.flatten(1), x.shape[1:]
         self._labels = y.cpu().numpy()
         self._elsewhere = x.device.type != "cpu"
+        self._bytes: _Bytes | None = None
 
     @classmethod
     def of(cls, x: NDArray[Any], y: NDArray[Any], device: torch.device | None = None) -> Samples:
@@ -64,8 +67,56 @@ class Samples:
 
     def inputs(self, index: Tensor) -> Tensor:
         """Return inputs of some samples, in the given order."""
-        rows = self._flat.index_select(0, index)
+        if self._bytes is None:
+            rows = self._flat.index_select(0, index)
+        else:
+            rows = self._bytes.numbers(self._bytes.bytes.index_select(0, index))
         return rows if len(self._shape) == 1 else rows.view(-1, *self._shape)
+
+    def compact(self) -> Samples:
+        """Return samples that gather their rows from an 8-bit copy, if there is one; otherwise these samples.
+
+        Gathering then takes half the time. There is a copy if all numbers are low + step · (0 … 255), as in scaled
+        images, up to a rounding error of 2⁻²² of the largest number.
+        """
+        if self._elsewhere or self.x.dtype != torch.float32 or self.x.nbytes <= _CACHED_BYTES:
+            return self
+        checksums = self._flat @ torch.rand(self._flat.shape[1], generator=torch.Generator().manual_seed(0))
+        if not torch.equal(_Bytes.last[0], checksums):
+            _Bytes.last = checksums, _Bytes.of(self._flat)
+        compact = Samples(self.x, self.y)
+        compact._bytes = _Bytes.last[1]
+        return compact
+
+
+@dataclass(frozen=True, eq=False)
+class _Bytes:
+    """Samples whose numbers are low + step · byte."""
+
+    bytes: Tensor
+    low: Tensor
+    step: float
+
+    last: ClassVar[tuple[Tensor, _Bytes | None]] = torch.empty(0), None
+    """Of the last samples, known by their rows' checksums; another run on the same data finds it again."""
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, x: Tensor) -> _Bytes | None:
+        """Return the copy of samples; None if they cannot be reconstructed from it."""
+        low, high = x.aminmax()
+        copied = cls(torch.empty(x.shape, dtype=torch.uint8), low, float(high - low) / 255)
+        rounding, rows = 2.0**-22 * max(-float(low), float(high)), max(1, (1 << 16) // x.shape[1])
+        for part, own in zip(torch.split(x, rows), torch.split(copied.bytes, rows), strict=True):
+            own.copy_(part.sub(low).div_(copied.step).round_())
+            if copied.numbers(own).sub_(part).abs_().max() > rounding:
+                return None
+        return copied
+
+    def numbers(self, rows: Tensor) -> Tensor:
+        """Return some rows of bytes as the numbers that they stand for."""
+        numbers = rows.float()
+        return torch.add(self.low, numbers, alpha=self.step, out=numbers)
 
 
 @dataclass(frozen=True, eq=False)
