@@ -36,30 +36,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_HOME = {
-    "AdelError": "adelfl.errors",
-    "ConfigError": "adelfl.errors",
-    "InfeasibleBudgetError": "adelfl.errors",
-    "MissingExtraError": "adelfl.errors",
-    "Fleet": "adelfl.fleet",
-    "ConstantRate": "adelfl.learning_rate",
-    "InverseDecay": "adelfl.learning_rate",
-    "Constants": "adelfl.planner",
-    "Problem": "adelfl.planner",
-    "Solution": "adelfl.planner",
-    "plan": "adelfl.planner",
-    "what_if": "adelfl.planner",
-    "Schedule": "adelfl.schedule",
-    "build_experiment": "adelfl.config.build",
-    "load_run": "adelfl.config.run",
-    "Dataset": "adelfl.data",
-    "load_dataset": "adelfl.data",
-    "RunRecord": "adelfl.records.reader",
-    "plot": "adelfl.report.time_series",
-    "Experiment": "adelfl.simulation",
-    "simulate": "adelfl.simulation",
-    "Strategy": "adelfl.strategies",
+_MODULES = {
+    "adelfl.config.build": ["build_experiment"],
+    "adelfl.config.run": ["load_run"],
+    "adelfl.data": ["Dataset", "load_dataset"],
+    "adelfl.errors": ["AdelError", "ConfigError", "InfeasibleBudgetError", "MissingExtraError"],
+    "adelfl.fleet": ["Fleet"],
+    "adelfl.learning_rate": ["ConstantRate", "InverseDecay"],
+    "adelfl.planner": ["Constants", "Problem", "Solution", "plan", "what_if"],
+    "adelfl.records.reader": ["RunRecord"],
+    "adelfl.report.time_series": ["plot"],
+    "adelfl.schedule": ["Schedule"],
+    "adelfl.simulation": ["Experiment", "simulate"],
+    "adelfl.strategies": ["Strategy"],
 }
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = ["__version__", *_HOME]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
+from adelfl.tables import numbers, read_csv
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,16 +34,6 @@ def _vector(name: str, value: ArrayLike, size: int) -> Floats:
     if array.ndim > 1 or (array.ndim == 1 and array.size not in (1, size)):
         raise ConfigError(f"{name} must be one number or {size} of them, not shape {array.shape}")
     return np.broadcast_to(array.reshape(-1), (size,)).copy()
-
-
-def _numbers(path: str | Path, key: str, words: Sequence[str]) -> Floats:
-    numbers = np.empty(len(words))
-    for i, word in enumerate(words):
-        try:
-            numbers[i] = float(word)
-        except ValueError:
-            raise ConfigError(f"{path}: row {i + 2}, column {key!r}: {word!r} is not a number") from None
-    return numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,29 +149,16 @@ class Fleet:
     @classmethod
     def from_csv(cls, path: str | Path) -> Fleet:
         """Read a fleet from a CSV file with the column compute, and optionally those of :data:`COLUMNS`."""
-        try:
-            with open(path, newline="", encoding="utf-8-sig") as file:
-                header, *rows = [row for row in csv.reader(file) if row] or [[]]
-        except FileNotFoundError:
-            raise ConfigError(f"{path}: no such file") from None
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise ConfigError(f"{path}: cannot be read as a CSV file ({error})") from None
-        header = [word.strip() for word in header]
-        if unknown := [word for word in header if word not in COLUMNS]:
+        columns = read_csv(path)
+        if unknown := [word for word in columns if word not in COLUMNS]:
             allowed = f"{', '.join(COLUMNS[:-1])} and {COLUMNS[-1]}"
             raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are {allowed}")
-        if "compute" not in header:
+        if "compute" not in columns:
             raise ConfigError(f"{path}: column 'compute' is missing; the first line must name the columns")
-        if twice := [word for word in header if header.count(word) > 1]:
-            raise ConfigError(f"{path}: column {twice[0]!r} is there twice; name each column once")
-        for line, row in enumerate(rows, start=2):
-            if len(row) != len(header):
-                raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
-        columns = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else {}
-        numbers: dict[str, ArrayLike] = {"compute": ()}
-        numbers |= {key: _numbers(path, key, columns[key]) for key in COLUMNS if key in columns and key != "name"}
+        values = {key: numbers(path, key, words) for key, words in columns.items() if key != "name"}
+        names = columns.get("name", [f"row {i + 2}" for i in range(len(columns["compute"]))])
         try:
-            return cls.of(**numbers, names=columns.get("name", tuple(f"row {i + 2}" for i in range(len(rows)))))
+            return cls.of(**values, names=names)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 

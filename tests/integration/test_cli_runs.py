@@ -869,7 +869,7 @@ def test_options_of_a_users_strategy_are_in_tables_pictures_json_and_list(here):
     assert labels == ["tuned", "tuned (gain=0.5)"]
     assert "tuned (gain=0.5)" in typed("list", "runs").out
     figure = plot("runs")
-    drawn = [text.get_text() for axes in figure.axes for text in axes.texts]
+    drawn = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     assert any("tuned (gain=0.5)" in text for text in drawn), drawn
     page = here / "report.html"
     assert typed("report", "runs", "-o", page).code == 0

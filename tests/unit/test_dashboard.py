@@ -1,14 +1,11 @@
-"""The dashboard: every run shown for what it is, nothing read twice, nobody let in who should not be."""
+"""The dashboard: the state of every run, no file read twice, no access to files outside its folder."""
 
 import asyncio
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,14 +15,9 @@ from typer.testing import CliRunner
 from adelfl.cli import app as command_line
 from adelfl.clock import wall_seconds
 from adelfl.config.run import load_run
-from adelfl.dashboard import rows as rows_module
 from adelfl.dashboard import run_index
-from adelfl.dashboard import server as server_module
-from adelfl.dashboard.guard import COOKIE, HEADERS, Guard, host_name
-from adelfl.dashboard.rows import Tail
-from adelfl.dashboard.run_index import RunIndex, locked_inodes
-from adelfl.dashboard.server import build
-from adelfl.dashboard.stream import Follower, events
+from adelfl.dashboard.run_index import RunIndex, Tail, locked_inodes
+from adelfl.dashboard.server import Follower, build, events
 from adelfl.errors import ConfigError, MissingExtraError
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
@@ -46,8 +38,8 @@ def later():
     return wall_seconds() + LATER
 
 
-def client(folder, pause=over, token=None, hosts=frozenset({"testserver"}), now=wall_seconds):
-    return TestClient(Guard(build(RunIndex(folder, now), pause), hosts, token))
+def client(folder, pause=over, hosts=("testserver",), now=wall_seconds, token=None):
+    return TestClient(build(RunIndex(folder, now), list(hosts), token, pause))
 
 
 def shown(folder, now=wall_seconds):
@@ -79,7 +71,7 @@ def test_every_state_is_told_apart(tmp_path):
     assert {name: card["state"] for name, card in found.items()} == {name: name for name in found}
     assert len(found) == 5
     assert found["failed"]["why"] == "the training loss became nan"
-    assert "not JSON" in found["corrupt"]["why"]
+    assert "run.json cannot be read" in found["corrupt"]["why"]
     assert found["finished"]["accuracy"] == 0.75
     assert found["finished"]["progress"] == 1.0
 
@@ -91,16 +83,6 @@ def test_who_writes_is_seen_without_touching_the_lock(tmp_path):
     assert inode in locked_inodes()
     writer.close()
     assert inode not in locked_inodes()
-
-
-def test_a_run_on_a_real_clock_may_be_silent_for_two_rounds(tmp_path):
-    begin(tmp_path / "run", rounds=1, clock="real", started=0.0).close()
-    with (tmp_path / "run" / "rounds.jsonl").open("a") as file:
-        file.write(json.dumps(row(2) | {"deadline": 100.0}) + "\n")
-    changed = max(file.stat().st_mtime for file in (tmp_path / "run").iterdir())
-    for silence, state in ((150.0, "running"), (250.0, "stopped")):
-        index = RunIndex(tmp_path, now=lambda silence=silence: changed + silence, locked=set)
-        assert index.look()["run"]["state"] == state
 
 
 @pytest.mark.parametrize(
@@ -131,23 +113,9 @@ def test_a_corrupt_run_is_shown_as_such_and_breaks_nothing(tmp_path, file, text)
     assert page.get("/events", params={"run": ["bad", "good"]}).status_code == 200
 
 
-def test_what_is_corrupt_in_the_middle_is_found_when_the_run_is_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_index, "_RECENT", 3600.0)
-    begin(tmp_path / "run", 4).close()
-    path = tmp_path / "run" / "rounds.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines[:2], "}{\n", *lines[3:]]))
-    index = RunIndex(tmp_path)
-    assert index.look()["run"]["state"] == "running"
-    tail = index.tail("run")
-    assert tail.error == "rounds.jsonl, line 3: it is not JSON"
-    assert [r["round"] for r in tail.rows] == [0, 1]
-    assert index.look()["run"]["state"] == "corrupt"
-
-
 def test_numbers_that_are_none_reach_no_browser(tmp_path):
     begin(tmp_path / "run", budget=float("inf"), config={"flower": {"norm_limit": float("inf")}}).close()
-    odd = '{"round":1,"time":1.5,"deadline":Infinity,"accuracy":NaN,"batch":[1],"depth":[1],"x":"\\ud800"}\n'
+    odd = '{"round":1,"time":1.5,"deadline":Infinity,"accuracy":NaN,"batch":[1],"depth":[1]}\n'
     with (tmp_path / "run" / "rounds.jsonl").open("a") as file:
         file.write(odd)
     page = client(tmp_path)
@@ -177,18 +145,10 @@ def test_the_list_reads_the_end_of_the_rows_only(tmp_path):
     begin(tmp_path / "run", 3).close()
     with (tmp_path / "run" / "rounds.jsonl").open("w") as file:
         file.write("garbage\n" * 10_000)
-        file.writelines(json.dumps(row(t, 0.2), separators=(",", ":")) + "\n" for t in range(1, 200))
-        file.write('{"round":200,"ti')
+        file.writelines(json.dumps(row(t, 0.2), separators=(",", ":")) + "\n" for t in range(1, 1000))
+        file.write('{"round":1000,"ti')
     card = RunIndex(tmp_path).look()["run"]
-    assert (card["round"], card["accuracy"]) == (199, 0.2)
-
-
-def test_an_evaluation_long_ago_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows_module, "_TAIL", 256)
-    with begin(tmp_path / "run", 2) as writer:
-        for t in range(3, 60):
-            writer.append(Row.from_json(row(t)), 0.01)
-    assert RunIndex(tmp_path).look()["run"]["accuracy"] == pytest.approx(0.12)
+    assert (card["round"], card["accuracy"]) == (999, 0.2)
 
 
 def test_a_folder_that_is_not_there_yet_is_empty(tmp_path):
@@ -275,7 +235,8 @@ def test_a_tail_begins_again_when_the_file_does(tmp_path, how):
     if how == "shorter":
         os.truncate(path, len(json.dumps(row(0))) + 1)
     elif how == "another":  # longer than before
-        path.write_text("".join(json.dumps(row(t) | {"time": 0.25 * t}) + "\n" for t in range(6)))
+        (tmp_path / "new").write_text("".join(json.dumps(row(t) | {"time": 0.25 * t}) + "\n" for t in range(6)))
+        (tmp_path / "new").replace(path)
     else:
         path.unlink()
     tail.read_on()
@@ -317,53 +278,11 @@ def test_a_stream_tells_the_list_then_new_rows(tmp_path):
     assert found[9][1]["changed"][0]["state"] == "finished"
 
 
-def test_a_quiet_stream_gives_signs_of_life(tmp_path):
-    looks = iter(range(70))
-
-    async def all_of_it():
-        async def go_on():
-            return next(looks, None) is not None
-
-        return [text async for text in events(Follower(RunIndex(tmp_path), []), go_on)]
-
-    assert asyncio.run(all_of_it()).count(b": still here\n\n") == 2
-
-
 def test_a_stream_over_http(tmp_path):
     begin(tmp_path / "run", 2).close()
     answer = client(tmp_path).get("/events", params={"run": "run"})
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert [event for event, _ in told([answer.content])] == ["runs", "run"]
-
-
-def test_at_most_eight_runs_are_followed(tmp_path):
-    assert client(tmp_path).get("/events", params={"run": [str(i) for i in range(9)]}).status_code == 400
-
-
-def test_viewers_are_bounded_and_their_streams_end_with_the_server(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 3)
-
-    async def connect(port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        return reader, writer, await reader.readline()
-
-    async def all_of_it():
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = server_module.build_server(tmp_path, None, None)
-            running = asyncio.create_task(server.serve(sockets=[listener]))
-            viewers = [await connect(listener.getsockname()[1]) for _ in range(3)]
-            server.handle_exit(signal.SIGTERM, None)
-            ends = [await reader.read() for reader, _, _ in viewers]
-            for _, writer, _ in viewers:
-                writer.close()
-            await running
-            return [line for _, _, line in viewers], ends
-
-    with ThreadPoolExecutor(1) as thread:  # in the main one, uvicorn raises the signal again
-        lines, ends = thread.submit(asyncio.run, all_of_it()).result(60)
-    assert [line.split()[1] for line in lines] == [b"200", b"200", b"503"]
-    assert all(b"event: runs" in end and end.endswith(b"0\r\n\r\n") for end in ends[:2])
 
 
 # -- who may see what
@@ -409,46 +328,64 @@ def test_a_name_leads_nowhere_but_to_a_listed_run(secret, name):
 
 
 @pytest.mark.parametrize(
-    "path", ["/static/..%2fserver.py", "/static/../server.py", "/static/%2e%2e/guard.py", "/static/x"]
+    "path", ["/static/..%2fserver.py", "/static/../server.py", "/static/%2e%2e/server.py", "/static/x"]
 )
 def test_only_the_pages_own_files_are_handed_out(secret, path):
     assert client(secret / "runs").get(path).status_code == 404
 
 
-def test_links_are_not_followed(secret, monkeypatch):
-    monkeypatch.setattr(run_index, "_RECENT", 3600.0)  # however slow the machine
-    runs, outside = secret / "runs", secret / "outside"
-    (runs / "link").symlink_to(outside)
-    (runs / "up").symlink_to(secret)
-    for file in ("run.json", "rounds.jsonl"):
-        folder = runs / f"linked-{file}"
-        shutil.copytree(runs / "mine", folder)
-        (folder / file).unlink()
-        (folder / file).symlink_to(outside / file)
-    page = client(runs)
-    answer = page.get("/api/runs")
-    states = {card["name"]: card["state"] for card in answer.json()}
-    assert states == {"mine": "running", "linked-run.json": "corrupt", "linked-rounds.jsonl": "corrupt"}
-    assert "SECRET" not in answer.text
-    assert page.get("/api/run?name=link").status_code == 404
-    for name in states:
-        assert "SECRET" not in page.get("/api/run", params={"name": name}).text
-    assert page.get("/api/run?name=linked-rounds.jsonl").json()["rows"] == []
+def test_linked_folders_are_not_followed(secret):
+    (secret / "runs" / "link").symlink_to(secret / "outside")
+    (secret / "runs" / "up").symlink_to(secret)
+    assert list(shown(secret / "runs")) == ["mine"]
+
+
+def test_a_strange_host_name_is_refused(tmp_path):
+    page = client(tmp_path, hosts=("localhost", "127.0.0.1"))
+    for good in ("localhost", "localhost:8765", "127.0.0.1:8765"):
+        assert page.get("/api/runs", headers={"host": good}).status_code == 200
+    for bad in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", ""):
+        assert page.get("/api/runs", headers={"host": bad}).status_code == 400
+
+
+def test_without_the_token_nothing_is_seen(tmp_path):
+    page = client(tmp_path, token=TOKEN)
+    for path in ("/", "/static/main.js", "/api/runs", "/events", "/?token=", "/?token=wrong", "/?token=é"):
+        answer = page.get(path)
+        assert answer.status_code == 401, path
+        assert TOKEN not in answer.text
+    for word in ("Bearer", "Bearer wrong", f"Basic {TOKEN}"):
+        assert page.get("/api/runs", headers={"authorization": word}).status_code == 401
+    assert page.get("/api/runs", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_a_token_is_given_once_and_then_kept_in_a_cookie(tmp_path):
+    page = client(tmp_path, token=TOKEN)
+    first = page.get(f"/?token={TOKEN}")
+    assert first.status_code == 200
+    assert "HttpOnly" in first.headers["set-cookie"]
+    assert "samesite=strict" in first.headers["set-cookie"].lower()
+    assert page.get("/api/runs").status_code == 200  # the client keeps the cookie
+    page.cookies.clear()
+    assert page.get("/api/runs").status_code == 401
+
+
+def test_a_damaged_line_ends_the_rows_and_is_named(tmp_path):
+    begin(tmp_path / "run", 4).close()
+    path = tmp_path / "run" / "rounds.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], "}{\n", *lines[3:]]))
+    index = RunIndex(tmp_path)
+    for _ in range(2):
+        tail = index.tail("run")
+        assert "rounds.jsonl cannot be read" in tail.error
+        assert [r["round"] for r in tail.rows] == [0, 1]
 
 
 def test_a_pipe_does_not_hold_the_page_up(secret):
     (secret / "runs" / "mine" / "rounds.jsonl").unlink()
     os.mkfifo(secret / "runs" / "mine" / "rounds.jsonl")
     assert shown(secret / "runs")["mine"]["state"] == "corrupt"
-
-
-@pytest.mark.parametrize("path", ["/", "/static/main.js", "/api/runs", "/api/run?name=no", "/events", "/nowhere"])
-def test_every_answer_carries_the_headers(tmp_path, path):
-    answer = client(tmp_path).get(path)
-    for name, value in HEADERS.items():
-        assert answer.headers.get_list(name) == [value]
-    assert "unsafe" not in HEADERS["content-security-policy"]
-    assert "access-control-allow-origin" not in answer.headers
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
@@ -460,73 +397,6 @@ def test_nothing_can_be_changed(tmp_path, method, path):
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
 def test_there_is_nothing_else(tmp_path, path):
     assert client(tmp_path).get(path).status_code == 404
-
-
-def test_a_strange_host_name_is_refused(tmp_path):
-    page = client(tmp_path, hosts=frozenset({"localhost", "127.0.0.1", "::1"}))
-    for good in ("localhost", "LOCALHOST:8765", "127.0.0.1:8765", "[::1]:8765", "[::1]"):
-        assert page.get("/api/runs", headers={"host": good}).status_code == 200
-    for bad in (
-        "evil.example",
-        "evil.example:8765",
-        "127.0.0.1.evil.example",
-        "localhost.evil.example:80",
-        "",
-        "localhost:x",
-    ):
-        answer = page.get("/api/runs", headers={"host": bad})
-        assert answer.status_code == 421
-        assert "nosniff" in answer.headers["x-content-type-options"]
-
-
-def test_host_names_are_read_with_and_without_ports():
-    assert [host_name(header) for header in ("A:1", "[::1]:2", "[::1]", "b")] == ["a", "::1", "::1", "b"]
-
-
-def test_other_pages_cannot_ask(tmp_path):
-    page = client(tmp_path)
-    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
-        assert page.get("/api/runs", headers={"sec-fetch-site": site}).status_code == status
-    assert page.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200
-
-
-def test_without_the_token_nothing_is_seen(tmp_path):
-    page = client(tmp_path, token=TOKEN)
-    for path in (
-        "/",
-        "/static/main.js",
-        "/api/runs",
-        "/events",
-        "/?token=",
-        "/?token=wrong",
-        "/?token=é",
-        f"/api/runs?token={TOKEN}",
-    ):
-        answer = page.get(path)
-        assert answer.status_code == 401, path
-        assert TOKEN not in answer.text
-    for said in ("Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN):
-        assert page.get("/api/runs", headers={"authorization": said}).status_code == 401
-    for cookie in (f"{COOKIE}=wrong", f"{COOKIE}={TOKEN}", f'{COOKIE}="\\303\\251"', ";;;=", f"{COOKIE}"):
-        assert page.get("/api/runs", headers={"cookie": cookie}).status_code == 401
-
-
-def test_a_token_is_said_once_and_then_kept_in_a_cookie(tmp_path):
-    page = client(tmp_path, token=TOKEN)
-    first = page.get(f"/?token={TOKEN}")
-    assert first.status_code == 200
-    cookie = first.headers["set-cookie"]
-    assert TOKEN not in cookie
-    for word in ("HttpOnly", "SameSite=Strict", "Path=/"):
-        assert word in cookie
-    assert page.get("/api/runs").status_code == 200  # the client keeps the cookie
-    page.cookies.clear()
-    assert page.get("/api/runs").status_code == 401
-
-
-def test_programs_send_the_token_as_bearer(tmp_path):
-    page = client(tmp_path, token=TOKEN)
-    assert page.get("/api/runs", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
 # -- the page
@@ -578,37 +448,19 @@ def typed(*words):
     return CliRunner().invoke(command_line, ["dashboard", *words])
 
 
-def test_the_command_listens_on_this_machine_only(tmp_path, served):
-    said = typed(str(tmp_path), "--port", "0")
-    ((root, (host, port), hosts, token),) = served
-    assert (root, host, token) == (tmp_path, "127.0.0.1", None)
-    assert f"http://127.0.0.1:{port}/" in said.output
-    assert "evil.example" not in hosts
-    assert {"localhost", "127.0.0.1", "::1"} <= hosts
-
-
-def test_elsewhere_a_token_is_made_up_and_printed(tmp_path, served):
-    said = typed(str(tmp_path), "--port", "0", "--host", "0.0.0.0")
-    ((_, _, hosts, token),) = served
-    assert hosts is None
-    assert len(token) >= 32
-    assert f"/?token={token}" in said.output
-    typed(str(tmp_path), "--port", "0", "--host", "0.0.0.0")
-    assert served[1][3] != token
-
-
-def test_a_token_of_ones_own_is_not_printed(tmp_path, served):
-    said = typed(str(tmp_path), "--port", "0", "--host", "0.0.0.0", "--token", TOKEN)
-    assert served[0][3] == TOKEN
-    assert TOKEN not in said.output
-    assert "add ?token= and your token" in said.output
-    typed(str(tmp_path), "--port", "0", "--token", TOKEN)
-    assert served[1][3] == TOKEN  # asked for on loopback too, if one is given
-
-
-def test_the_refusal_tells_how_to_give_a_token_of_ones_own(tmp_path):
-    page = client(tmp_path, token=TOKEN)
-    assert "--token or ADELFL_DASHBOARD_TOKEN" in page.get("/").json()["error"]
+def test_the_command_listens_on_this_machine_unless_told_otherwise(tmp_path, served):
+    local = typed(str(tmp_path), "--port", "0").output
+    remote = typed(str(tmp_path), "--port", "0", "--host", "0.0.0.0").output
+    own = typed(str(tmp_path), "--port", "0", "--token", TOKEN).output
+    (root, (host, port), hosts, none), (_, _, all_hosts, generated), (*_, given) = served
+    assert (root, host, none) == (tmp_path, "127.0.0.1", None)
+    assert f"http://127.0.0.1:{port}/" in local
+    assert set(hosts) == {"localhost", "127.0.0.1"}
+    assert all_hosts == ["*"]
+    assert len(generated) >= 32
+    assert f"/?token={generated}" in remote
+    assert given == TOKEN
+    assert TOKEN not in own
 
 
 @pytest.mark.parametrize(

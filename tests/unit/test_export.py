@@ -162,7 +162,8 @@ def mlflow(install, monkeypatch):
 def test_an_entry_has_the_rounds_numbers_and_no_others(folder):
     before, first, second = ExportedRun(folder).entries()
     assert before.scalars == {"time": 0.0, "accuracy": 0.1, "loss": 2.0}
-    assert before.spreads == before.quantiles == {}
+    assert before.spreads == {}
+    assert before.numbers == before.scalars
     depth = (4 + 0 + 2) / 3 / (2 * 2)  # layers finished, of two layers in each of two local iterations
     assert first.scalars == {
         "time": 1.0,
@@ -173,7 +174,7 @@ def test_an_entry_has_the_rounds_numbers_and_no_others(folder):
         LAYERS[1]: 2.0,
     }
     assert first.spreads == {"batch_sizes": [4, 8, 2], "depths": [4, 0, 2]}
-    assert first.quantiles["batch_sizes/median"] == 4
+    assert first.numbers["batch_sizes/median"] == 4
     assert second.scalars["depth"] == 0.0
 
 

@@ -138,7 +138,7 @@ def test_a_bandwidth_that_cannot_be_is_refused(tmp_path, text):
 
 MISTAKES = {
     "network": ("fleet.network=tiny", "fleet.network must be one of large, small, not 'tiny'"),
-    "no file": ("fleet.speeds='none.csv'", "none.csv: cannot be read as step times .No such file"),
+    "no file": ("fleet.speeds='none.csv'", "none.csv: no such file"),
     "wrong file": ("fleet.speeds='availability.csv'", "cannot be read as step times .'batch' is missing"),
     "wrong states": ("fleet.availability='wrong.csv'", "half_hours must be made of 0, 1 and ?"),
     "never": ("fleet.availability='never.csv'", "no device is ever available"),

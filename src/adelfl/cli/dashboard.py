@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import platform
 import secrets
 import socket
 from pathlib import Path
@@ -14,7 +13,6 @@ import typer
 from adelfl.errors import ConfigError, MissingExtraError
 
 _MIN_TOKEN = 16
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def dashboard(
@@ -36,38 +34,25 @@ def dashboard(
     try:
         from adelfl.dashboard.server import serve
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] not in ("fastapi", "uvicorn"):
+        if missing.name not in ("fastapi", "uvicorn"):
             raise
-        raise MissingExtraError(missing.name.partition(".")[0], "dashboard") from None
-
-    with _listen(host, port) as listener:
-        address = listener.getsockname()
-        local = ipaddress.ip_address(address[0]).is_loopback
-        generated = token is None and not local
-        token = secrets.token_urlsafe(24) if generated else token
-        hosts = _LOOPBACK | {host.lower(), address[0]} if local else None
-        if not root.exists():
-            typer.echo(f"note: {root} does not exist yet; runs will be shown as they appear", err=True)
-        if not local:
-            typer.echo("note: what is shown, and the token, travel unencrypted; see docs/dashboard.md", err=True)
-        typer.echo(f"Runs below {root}: {_url(host, address)}{f'?token={token}' if generated else ''}")
-        if token is not None and not generated:
-            typer.echo("note: add ?token= and your token to this address when you open it", err=True)
-        typer.echo("Ctrl-C ends it.", err=True)
-        serve(root, listener, hosts, token)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Open the socket, so that a busy port is reported at once."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family)
+        raise MissingExtraError(missing.name, "dashboard") from None
+    try:  # to open the socket, so that a busy port is reported at once
+        listener = socket.create_server((host, port))
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(f"--host {host} --port {port}: cannot listen there ({reason})") from None
-
-
-def _url(host: str, address: tuple[str, int]) -> str:
-    if ipaddress.ip_address(address[0]).is_unspecified:
-        host = platform.node() or "localhost"
-    return f"http://{f'[{host}]' if ':' in host else host}:{address[1]}/"
+    with listener:
+        address, port = listener.getsockname()
+        local = ipaddress.ip_address(address).is_loopback
+        if not root.exists():
+            typer.echo(f"note: {root} does not exist yet; runs will be shown as they appear", err=True)
+        generated = token is None and not local
+        token = secrets.token_urlsafe(24) if generated else token
+        if not local:
+            typer.echo("note: what is shown, and the token, travel unencrypted; see docs/dashboard.md", err=True)
+        typer.echo(f"Runs below {root}: http://{host}:{port}/{f'?token={token}' if generated else ''}")
+        if token is not None and not generated:
+            typer.echo("note: add ?token= and your token to this address when you open it", err=True)
+        typer.echo("Ctrl-C ends it.", err=True)
+        serve(root, listener, ["localhost", "127.0.0.1", host] if local else ["*"], token)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -17,24 +16,29 @@ if TYPE_CHECKING:
     from adelfl.runner import RunJob
 
 
-def _bars(console: Console, width: int) -> Progress:
-    return Progress(
-        TextColumn("{task.description:<" + str(width) + "}", markup=False),  # salf[average_over=all] is a name
-        BarColumn(bar_width=32),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[note]}", style="cyan", markup=False),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        disable=not console.is_terminal,
-    )
+class Display:
+    """Progress of runs: a bar per strategy of a comparison, or per stage of a study.
 
+    ``again`` names the command that continues the runs after an interruption.
+    """
 
-class _Display:
-    def __init__(self, width: int, again: str) -> None:
-        self.again = again
-        self.console = Console(stderr=True, markup=False)
-        self.bars = _bars(self.console, width)
+    def __init__(self, names: Sequence[str], prefix: str = "", again: str = "the same command") -> None:
+        self.prefix, self.again = prefix, again
+        self.console = Console(stderr=True, markup=False, highlight=False)
+        width = len(prefix) + max(map(len, names))
+        self.bars = Progress(
+            TextColumn("{task.description:<" + str(width) + "}", markup=False),  # salf[average_over=all] is a name
+            BarColumn(bar_width=32),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[note]}", style="cyan", markup=False),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.shares: dict[TaskID, dict[RunJob, float]] = {}
+        self.budgets: dict[RunJob, float] = {}
 
     def __enter__(self) -> Self:
         self.bars.start()
@@ -43,43 +47,7 @@ class _Display:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.bars.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            rest = f"; what is recorded stays, and {self.again}" if self.has_begun() else " before the run began"
-            self.console.print(f"interrupted{rest}", highlight=False)
-
-    def has_begun(self) -> bool:
-        """Return whether there is a record to continue."""
-        return True
-
-
-class RunDisplay(_Display):
-    """Progress of one run, by rounds."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(len(name), f"adelfl resume {name} goes on from there")
-        self.task = self.bars.add_task(name, total=None, note="")
-        self.folder = name
-
-    def has_begun(self) -> bool:
-        """Return whether the run's folder exists."""
-        return (Path(self.folder) / "run.json").is_file()
-
-    def row(self, row: Row) -> None:
-        """Show a round."""
-        if row.round == 0 or self.bars.tasks[0].total is None:
-            self.bars.update(self.task, total=RunRecord.open(self.folder).info.rounds)
-        if row.accuracy is not None:
-            self.bars.update(self.task, completed=row.round, note=f"accuracy {row.accuracy:.1%}")
-
-
-class JobsDisplay(_Display):
-    """Progress of many runs: a bar per strategy of a comparison, or per stage of a study."""
-
-    def __init__(self, names: Sequence[str], prefix: str = "") -> None:
-        super().__init__(len(prefix) + max(map(len, names)), "the same command goes on from there")
-        self.prefix = prefix
-        self.tasks: dict[str, TaskID] = {}
-        self.shares: dict[TaskID, dict[RunJob, float]] = {}
-        self.budgets: dict[RunJob, float] = {}
+            self.console.print(f"interrupted; what is recorded stays, and {self.again} goes on from there")
 
     def stage(self, name: str, runs: int) -> None:
         """Add a bar; it shows the jobs of the strategy ``name``, or all jobs until the next one."""
@@ -99,7 +67,7 @@ class JobsDisplay(_Display):
         task, note = self._update(job, 1.0, accuracy or 0.0)
         if not self.console.is_terminal:
             ended = sum(share == 1.0 for share in self.shares[task].values())
-            self.console.print(f"{self.prefix}{note} ({ended} of {self.bars.tasks[task].total:.0f})", highlight=False)
+            self.console.print(f"{self.prefix}{note} ({ended} of {self.bars.tasks[task].total:.0f})")
 
     def _update(self, job: RunJob, share: float, accuracy: float) -> tuple[TaskID, str]:
         task = self.tasks.get(job.strategy, self.newest)

@@ -8,13 +8,7 @@ from typing import Annotated
 
 import typer
 
-
-class Target(StrEnum):
-    """Targets of an export."""
-
-    tensorboard = "tensorboard"
-    mlflow = "mlflow"
-    csv = "csv"
+Target = StrEnum("Target", ["tensorboard", "mlflow", "csv"])
 
 
 def export(

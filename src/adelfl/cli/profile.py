@@ -14,6 +14,7 @@ from adelfl.cli.runs import Changes, Config, DataDir, prepare
 from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from adelfl.config.run import RunFile
     from adelfl.fitting import FittedLaw
     from adelfl.training.profile import Profile
 
@@ -49,6 +50,7 @@ def profile(
     name = name or platform.node() or "device"
     if out is not None:
         _check_out(out, name)
+    from adelfl.atomic import write_output
     from adelfl.fitting import fit_laws
 
     measured, megabytes = _measured(settings, sizes, repeats)
@@ -64,7 +66,8 @@ def profile(
     if count > 1:
         entry["count"] = count
     if out is not None:
-        _append(out, entry, _problem(settings, len(measured.layers), entry))
+        before = out.read_text(encoding="utf-8") if out.exists() else _problem(settings, len(measured.layers), entry)
+        write_output(out, f"{before}\n{_entry(entry)}\n")
     if as_json:
         typer.echo(json.dumps(_as_json(measured, laws, entry)))
         return
@@ -76,7 +79,7 @@ def profile(
         typer.echo(f"Entry: {out}")
 
 
-def _measured(settings: Any, sizes: list[int], repeats: int) -> tuple[Profile, float]:  # noqa: ANN401 - RunFile
+def _measured(settings: RunFile, sizes: list[int], repeats: int) -> tuple[Profile, float]:
     import torch
     from torch.nn import functional
 
@@ -107,7 +110,7 @@ def _entry(values: dict[str, Any]) -> str:
     return "\n".join(("[[device]]", *(f"{key} = {word}" for key, word in words.items())))
 
 
-def _problem(settings: Any, layers: int, entry: dict[str, Any]) -> str:  # noqa: ANN401 - RunFile
+def _problem(settings: RunFile, layers: int, entry: dict[str, Any]) -> str:
     """Return the [problem] section of a new file, with the budget of the configuration for this device."""
     from adelfl.config.build import budget_for
     from adelfl.fleet import Fleet
@@ -126,33 +129,23 @@ def _problem(settings: Any, layers: int, entry: dict[str, Any]) -> str:  # noqa:
 
 def _check_out(path: Path, name: str) -> None:
     """Raise ConfigError before the measurement if the entry cannot be added to the file."""
+    from adelfl.config.sections import parse_toml, read_toml
+
     if path.suffix.lower() != ".toml":
         raise ConfigError(f"--out {path}: the file's name must end in .toml")
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: cannot be written (there is no folder {path.parent})")
     if not path.exists():
         return
-    from adelfl.config.sections import parse_toml, read_toml
-
     devices = read_toml(path).get("device", [])
     if any(isinstance(device, dict) and device.get("name") == name for device in devices):
         raise ConfigError(
             f"--out {path}: it has a device named {name!r} already; choose another --name, or remove that entry"
         )
     try:
-        parse_toml(f"{path.read_bytes().decode('utf-8-sig')}\n[[device]]\n")
+        parse_toml(f"{path.read_text(encoding='utf-8-sig')}\n[[device]]\n")
     except ValueError:
         raise ConfigError(f"--out {path}: a [[device]] entry cannot be added to its key 'device'") from None
-
-
-def _append(path: Path, values: dict[str, Any], problem: str) -> None:
-    from adelfl.atomic import write_output
-
-    try:
-        before = path.read_bytes() if path.exists() else problem.encode()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    write_output(path, before + f"\n{_entry(values)}\n".encode())
 
 
 def _as_json(measured: Profile, laws: list[FittedLaw], entry: dict[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,11 @@ from adelfl.cli.runs import DataDir, On, Where
 from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from adelfl.experiments.results import StudyResults
     from adelfl.experiments.study import Study
+    from adelfl.report.comparison import Contender
 
 
 class Scale(StrEnum):
@@ -56,7 +59,7 @@ def reproduce(
     Each strategy's learning rate is chosen on validation data first. Runs that are finished are not run again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from adelfl.cli.display import JobsDisplay
+    from adelfl.cli.display import Display
     from adelfl.experiments.catalogue import NAMES, find_study
     from adelfl.experiments.conduct import Setup, conduct
     from adelfl.experiments.results import StudyResults
@@ -81,7 +84,7 @@ def reproduce(
             if outcome is None:
                 raise ConfigError(f"{stem}.csv: there are no rows to summarise yet")
         else:
-            with JobsDisplay(["learning rates"], f"{study.name} ") as display:
+            with Display(["learning rates"], f"{study.name} ") as display:
                 outcome = conduct(study, setup, display, keep=partial(StudyResults.write, stem=stem))
         _leave(study, outcome, stem, scale, _minutes(stem) if summary or resume else 0.0)
         if as_json:
@@ -123,7 +126,11 @@ def _leave(study: Study, outcome: StudyResults, stem: Path, scale: Scale, minute
     minutes = max(minutes, round(outcome.core_minutes, 1))
     about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": minutes}
     write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
-    save(_picture(study, outcome), stem.with_name(f"{stem.name}.png"), dpi=100)
+    picture = _picture(study, outcome)
+    if picture is None:
+        typer.echo(f"note: no picture of {study.name}: its rows have no curves; run it again for one", err=True)
+    else:
+        save(picture, stem.with_name(f"{stem.name}.png"), dpi=100)
     if study.name == "table-2":
         from adelfl.experiments.catalogue import STATED, TABLE_2
         from adelfl.experiments.regime import fit_regime
@@ -133,20 +140,29 @@ def _leave(study: Study, outcome: StudyResults, stem: Path, scale: Scale, minute
         title = "Table II: the depth that its baselines point to"
         picture = draw_regime(fit.depth, fit.misfit, fit.curves, fit.points, stated=STATED, title=title)
         save(picture, stem.with_name(f"{stem.name}-regime.png"), dpi=110)
-    if study.headline:
+    if study.headline and picture is not None:
         from adelfl.report.studies import draw_study
 
         titles = [cell.title for cell in study.cells if cell.key in study.headline]
         panels = [
             # Variants of a plan are for the tables.
             (title, [c for c in contenders if not c.name.startswith("adel[")])
-            for title, contenders in outcome.contenders()
+            for title, contenders in _evaluated(outcome)
             if title in titles
         ]
         save(draw_study(panels, study.title, deadlines=False), stem.with_name(f"{stem.name}-headline.png"), dpi=110)
 
 
-def _picture(study: Study, outcome: StudyResults) -> Any:  # noqa: ANN401 - a matplotlib figure
+def _evaluated(outcome: StudyResults) -> list[tuple[str, list[Contender]]]:
+    """Return the title and the strategies of each cell whose accuracy over time is known."""
+    from adelfl.report.time_series import evaluated
+
+    cells = ((title, evaluated(contenders)) for title, contenders in outcome.contenders())
+    return [(title, contenders) for title, contenders in cells if contenders]
+
+
+def _picture(study: Study, outcome: StudyResults) -> Figure | None:
+    """Draw the study; None if the accuracy over time, which its drawing needs, was not kept."""
     if study.drawing == "map":
         from adelfl.experiments.page import map_gains
         from adelfl.report.studies import draw_gain
@@ -159,6 +175,7 @@ def _picture(study: Study, outcome: StudyResults) -> Any:  # noqa: ANN401 - a ma
         return draw_dots(panels, study.title)
     from adelfl.report.studies import draw_study
 
-    cells = outcome.contenders()
+    if not (cells := _evaluated(outcome)):
+        return None
     recorded = all(c.records for _, contenders in cells for c in contenders)
     return draw_study(cells, f"{study.title}   ({study.source})", deadlines=recorded)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adelfl.errors import AdelError, ConfigError
 
 if TYPE_CHECKING:
-    from adelfl.records.schema import RunResult
+    from adelfl.config.run import RunFile
+    from adelfl.records.schema import Row, RunResult
     from adelfl.report.comparison import Contender
     from adelfl.runner import RunJob
 
@@ -37,7 +40,7 @@ class Where(StrEnum):
 On = Annotated[Where, typer.Option(help="This machine, or a Ray cluster: that at $RAY_ADDRESS, or a new one here.")]
 
 
-def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | None) -> Any:  # noqa: ANN401 - RunFile
+def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | None) -> RunFile:
     """Read the experiment's file and apply the command line's changes."""
     # Must be set before torch is imported: idle threads then sleep instead of spinning.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -59,7 +62,6 @@ def run(
 ) -> None:
     """Simulate one strategy, and record it."""
     run_file = prepare(config, [*(changes or ()), *([f"engine.name={engine}"] if engine else ())], data_dir)
-    from adelfl.cli.display import RunDisplay
     from adelfl.config.build import build_data
     from adelfl.runner import start
 
@@ -67,27 +69,41 @@ def run(
     name = "-".join([*(part.replace(":", ".") for part in parts), f"seed{run_file.training.seed}"])
     folder = out or _free(Path("runs") / name)
     build_data(run_file)  # before the display opens: decoding has a bar of its own
-    with RunDisplay(str(folder)) as display:
-        result = start(run_file, folder, display.row)
-    _print_result(folder, result)
+    _show_one(folder, run_file.strategy.name, run_file.training.seed, lambda report: start(run_file, folder, report))
     _print_untrained_note(run_file, _contenders({run_file.strategy.name: [folder]}))
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")]) -> None:
     """Continue an interrupted run; its files end up as if it had not been interrupted."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from adelfl.cli.display import RunDisplay
     from adelfl.records.reader import RunRecord
     from adelfl.runner import made_elsewhere
     from adelfl.runner import resume as go_on
 
-    if RunRecord.open(run).result is not None:
+    record = RunRecord.open(run)
+    if record.result is not None:
         typer.echo(f"{run} is finished already.", err=True)
     elif note := made_elsewhere(run):
         typer.echo(f"note: {note}: its last bits may differ from those of an uninterrupted run", err=True)
-    with RunDisplay(str(run)) as display:
-        result = go_on(run, display.row)
-    _print_result(run, result)
+    _show_one(run, record.info.strategy, record.info.seed, lambda report: go_on(run, report))
+
+
+def _show_one(folder: Path, strategy: str, seed: int, do: Callable[[Callable[[Row], None]], RunResult]) -> None:
+    """Run with a progress bar, and print the result."""
+    from adelfl.cli.display import Display
+    from adelfl.records.reader import RunRecord
+    from adelfl.runner import RunJob
+
+    job = RunJob(strategy, seed, "", folder)
+    with Display([str(folder)], again=f"adelfl resume {folder}") as display:
+        display.stage(str(folder), 1)
+        result = do(partial(display.row, job))
+    for note in RunRecord.open(folder).info.notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(
+        f"{folder}: accuracy {result.final_accuracy:.1%} after {result.rounds} rounds "
+        f"and {result.time:.4g} virtual seconds (engine {result.engine})"
+    )
 
 
 def compare(
@@ -111,7 +127,7 @@ def compare(
     Finished runs are not repeated; interrupted ones are continued.
     """
     run_file = prepare(config, changes, data_dir)
-    from adelfl.cli.display import JobsDisplay
+    from adelfl.cli.display import Display
     from adelfl.pools import run_all
     from adelfl.report.style import check_picture, save
     from adelfl.report.time_series import draw_comparison
@@ -137,7 +153,7 @@ def compare(
         check_picture(plot)
     errors: dict[RunJob, AdelError] = {}
     finished = []
-    with JobsDisplay(words) as display:
+    with Display(words) as display:
         for word in words:
             display.stage(word, seeds)
         for job, result in run_all(jobs_to_do, jobs, display.row, on.value):
@@ -201,18 +217,7 @@ def _free(folder: Path) -> Path:
     return free
 
 
-def _print_result(folder: Path, result: RunResult) -> None:
-    from adelfl.records.reader import RunRecord
-
-    for note in RunRecord.open(folder).info.notes:
-        typer.echo(f"note: {note}", err=True)
-    typer.echo(
-        f"{folder}: accuracy {result.final_accuracy:.1%} after {result.rounds} rounds "
-        f"and {result.time:.4g} virtual seconds (engine {result.engine})"
-    )
-
-
-def _print_untrained_note(run_file: Any, contenders: list[Contender]) -> None:  # noqa: ANN401 - RunFile
+def _print_untrained_note(run_file: RunFile, contenders: list[Contender]) -> None:
     """Print a note if the accuracy stayed near chance."""
     import numpy as np
 
@@ -258,7 +263,7 @@ def _contenders(folders: dict[str, list[Path]]) -> list[Contender]:
     return [Contender(name, several[0].info.label, several) for name, several in records.items() if several]
 
 
-def _title(run_file: Any, contenders: list[Contender]) -> str:  # noqa: ANN401 - RunFile
+def _title(run_file: RunFile, contenders: list[Contender]) -> str:
     t, info = run_file.training, contenders[0].records[0].info
     paper = not run_file.latency.model_fields_set and run_file.fleet.latency is None  # for which depth is defined
     time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth and paper else f"{info.budget:.4g} s"

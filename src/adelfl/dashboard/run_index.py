@@ -1,21 +1,20 @@
-"""Index of the runs below a folder: links are not followed, and only changed files are read again."""
+"""Index of the runs below a folder; only files that have changed are read again."""
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from adelfl.activity import RECENT as _RECENT
-from adelfl.activity import activity, locked_inodes, patience_for
-from adelfl.clock import monotonic, wall_seconds
-from adelfl.dashboard.files import CorruptRunError, finite, read_json, short
-from adelfl.dashboard.rows import Tail, last_rows
-from adelfl.records.schema import RunInfo, RunResult, read_failure
+from adelfl.activity import is_written, locked_inodes
+from adelfl.clock import wall_seconds
+from adelfl.errors import AdelError
+from adelfl.records.reader import RunRecord
+from adelfl.records.schema import Row
+from adelfl.records.tail import RowTail, last_rows
 
 Card = dict[str, Any]
 
@@ -24,73 +23,65 @@ _DEEPEST = 8  # folders below the first
 _TAILS = 32  # runs whose rows are kept in memory
 
 
-@dataclass
-class _Known:
-    """A run as it was when it was last read."""
+class Tail(RowTail):
+    """The rows of a run so far: a summary of each, and details of the last."""
 
-    folder: Path
-    stamps: tuple[tuple[int, int, int] | None, ...]
-    card: Card
-    patience: float
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.rows: list[dict[str, Any]] = []
+        self.last: dict[str, Any] | None = None
+
+    def read_on(self) -> None:
+        """Add the rows that were completed since the last call."""
+        edition = self.edition
+        new = self.read()
+        if self.edition != edition:
+            self.rows, self.last = [], None
+        self.rows += map(_summary, new)
+        self.last = _details(new[-1]) if new else self.last
+
+
+def _summary(row: Row) -> dict[str, Any]:
+    """Return a row for the browser, without the values per device."""
+    names = ("round", "time", "deadline", "length", "accuracy", "train_loss", "contributors", "abandoned", "rejected")
+    return {name: getattr(row, name) for name in names} | {"late": sum(row.late.values())}
+
+
+def _details(row: Row) -> dict[str, Any]:
+    """Return a row for the browser, with the values per device."""
+    values = {"batch": row.batch, "depth": row.depth, "devices": row.devices or (), "nodes": row.nodes or ()}
+    return _summary(row) | values
 
 
 class RunIndex:
-    """The runs below a folder.
+    """The runs below a folder, which need not exist yet.
 
-    Parameters
-    ----------
-    root : Path
-        The folder; it need not exist yet.
-    now : callable
-        Returns seconds since 1970.
-    locked : callable
-        Returns the inodes of locked folders.
-    share : float
-        Seconds for which the result of :meth:`look` is reused.
-
-    Attributes
-    ----------
-    lock : RLock
-        Hold it for several calls that must be consistent.
+    ``now`` returns seconds since 1970. Hold ``lock`` for several calls that must be consistent.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        now: Callable[[], float] = wall_seconds,
-        locked: Callable[[], set[int]] = locked_inodes,
-        share: float = 0.0,
-    ) -> None:
-        self.root, self.now, self.share = root.resolve(), now, share
+    def __init__(self, root: Path, now: Callable[[], float] = wall_seconds) -> None:
+        self.root, self.now = root.resolve(), now
         self.lock = threading.RLock()
-        self._locked = locked
-        self._known: dict[str, _Known] = {}
-        self._tails: dict[str, Tail] = {}
-        self._looked, self._cards = -math.inf, {}  # type: float, dict[str, Card]
+        self._known: dict[str, tuple[Path, object, Card]] = {}  # folder, state of its files, card
+        self._tail = lru_cache(_TAILS)(Tail)
 
     def look(self) -> dict[str, Card]:
         """Return what the list shows of each run, by name."""
         with self.lock:
-            began = monotonic()
-            if began - self._looked < self.share:
-                return self._cards
             before, self._known = self._known, {}
-            locked, now = self._locked(), self.now()
             for path, stats in self._folders():
                 name = os.fsencode(path).decode("utf-8", "replace") or self.root.name
-                stamps = tuple(None if s is None else (s.st_ino, s.st_size, s.st_mtime_ns) for s in stats)
+                stamps = {file: (s.st_ino, s.st_size, s.st_mtime_ns) for file, s in stats.items()}
                 known = before.get(name)
-                if known is None or known.stamps != stamps:
-                    changed = max(s.st_mtime for s in stats if s is not None)
-                    folder = self.root / path
-                    known = _Known(folder, stamps, *_card(name, folder, stats, changed))
+                if known is None or known[1] != stamps:
+                    changed = max(s.st_mtime for s in stats.values())
+                    known = self.root / path, stamps, _card(name, self.root / path, changed)
                 self._known[name] = known
-            self._cards = {name: self._with_state(known, locked, now) for name, known in sorted(self._known.items())}
-            self._looked = began
-            return self._cards
+            locked, now = locked_inodes(), self.now()
+            return {name: _with_state(*known, locked, now) for name, known in sorted(self._known.items())}
 
-    def _folders(self) -> Iterator[tuple[str, list[os.stat_result | None]]]:
-        """Yield the folders of runs, relative to the root, with the status of their files."""
+    def _folders(self) -> Iterator[tuple[str, dict[str, os.stat_result]]]:
+        """Yield the folders of runs, relative to the root, with the status of their files; links are not followed."""
         waiting = [("", 0)]
         while waiting:
             path, depth = waiting.pop()
@@ -106,105 +97,70 @@ class RunIndex:
             except OSError:  # removed since it was listed, or not readable
                 continue
             if "run.json" in present:
-                yield path, [present.get(name) for name in _FILES]
-
-    def _with_state(self, known: _Known, locked: set[int], now: float) -> Card:
-        card = known.card
-        tail = self._tails.get(card["name"])
-        if tail is not None and tail.error is not None:
-            return card | {"state": "corrupt", "why": tail.error}
-        if card["state"] != "open":
-            return card
-        now_is = activity(known.folder, now - card["changed"], known.patience, locked)
-        return card | {"state": "stopped" if now_is == "stopped" else "running"}
+                yield path, present
 
     def about(self, name: str) -> Card | None:
         """Return what the page shows of a run except its rows; None if there is no such run."""
         with self.lock:
-            known = self._known.get(name) or self._look_again(name)
-            if known is None:
-                return None
-            card = self._with_state(known, self._locked(), self.now())
-            try:
-                return card | _details(read_json(known.folder / "run.json", RunInfo.from_json))
-            except CorruptRunError as error:
-                return card | _details(None) | {"state": "corrupt", "why": str(error)}
+            card = self.look().get(name)
+            return None if card is None else card | _about(self._known[name][0])
 
     def tail(self, name: str) -> Tail | None:
-        """Return the rows of a run so far; None if there is no such run."""
+        """Return the rows of a run so far; None if there is no such run.
+
+        Names are compared with those of the runs that were found, and never used as paths.
+        """
         with self.lock:
-            known = self._known.get(name) or self._look_again(name)
-            if known is None:
-                self._tails.pop(name, None)
+            if name not in self._known and name not in self.look():
                 return None
-            tail = self._tails.pop(name, None) or Tail(known.folder / "rounds.jsonl")
-            self._tails[name] = tail  # the most recently used is last
-            if len(self._tails) > _TAILS:
-                del self._tails[next(iter(self._tails))]
+            tail = self._tail(self._known[name][0] / "rounds.jsonl")
             tail.read_on()
             return tail
 
     def row(self, name: str, number: int) -> dict[str, Any] | None:
-        """Return the details of one round."""
-        tail = self.tail(name)
-        return None if tail is None else tail.row(number)
-
-    def _look_again(self, name: str) -> _Known | None:
-        """Find a run that is newer than the last look. Names are compared with known names, never used as paths."""
-        self.look()
-        return self._known.get(name)
+        """Return the details of one round; None if there is no such round."""
+        with self.lock:
+            tail = self.tail(name)
+            row = None if tail is None else tail.row(number)
+            return None if row is None else _details(row)
 
 
-def _card(name: str, folder: Path, stats: list[os.stat_result | None], changed: float) -> tuple[Card, float]:
-    """Return a run's entry in the list, and the seconds of silence after which it counts as stopped."""
+def _card(name: str, folder: Path, changed: float) -> Card:
+    """Return a run's entry in the list, whose state is ``open`` unless its files say more."""
     card: Card = {"name": name, "changed": changed, "state": "open", "why": ""}
     card |= dict.fromkeys(("label", "data", "clock"), "") | dict.fromkeys(("seed", "budget", "accuracy", "time"))
     card |= dict.fromkeys(("round", "rounds", "devices", "progress"), 0)
-    patience = _RECENT
-    _, rounds, result, failed = stats
     try:
-        info = read_json(folder / "run.json", RunInfo.from_json)
-        budget = finite(info.budget)
-        card |= {
-            "label": short(info.label),
-            "data": short(info.data),
-            "clock": "real" if info.clock == "real" else "virtual",
-            "seed": str(info.seed),
-            "budget": budget,
-            "rounds": info.rounds,
-            "devices": info.devices,
-        }
+        record = RunRecord(folder)
+        info, result = record.info, record.result
+        card |= {key: getattr(info, key) for key in ("label", "data", "clock", "budget", "rounds", "devices")}
+        card["seed"] = str(info.seed)
         if result is not None:
-            end = read_json(folder / "result.json", RunResult.from_json)
-            done = {"round": end.rounds, "time": finite(end.time), "progress": 1.0}
-            return card | done | {"state": "finished", "accuracy": finite(end.final_accuracy)}, patience
-        if rounds is not None:
-            last, card["accuracy"] = last_rows(folder / "rounds.jsonl")
-            if last is not None:
-                share = min(1.0, last.time / budget) if budget else 0.0
-                card |= {"round": last.round, "time": last.time, "progress": max(0.0, share)}
-                patience = max(patience, patience_for(card["clock"], finite(last.deadline) or 0.0))
-        if failed is not None:
-            card |= {"state": "failed", "why": short(read_json(folder / "failed.json", read_failure)["error"])}
-    except CorruptRunError as error:
-        where = "" if ".json" in str(error) else "the end of rounds.jsonl: "
-        card |= {"state": "corrupt", "why": f"{where}{error}"}
-    except OSError as error:
-        card |= {"state": "corrupt", "why": f"rounds.jsonl cannot be read ({error.strerror})"}
-    return card, patience
+            done = {"round": result.rounds, "time": result.time, "progress": 1.0, "state": "finished"}
+            return card | done | {"accuracy": result.final_accuracy}
+        rows = last_rows(folder / "rounds.jsonl") if (folder / "rounds.jsonl").exists() else []
+        if rows:
+            card |= {"round": rows[-1].round, "time": rows[-1].time, "progress": min(1.0, rows[-1].time / info.budget)}
+            card["accuracy"] = next((row.accuracy for row in reversed(rows) if row.accuracy is not None), None)
+        if record.failure is not None:
+            card |= {"state": "failed", "why": record.failure}
+    except AdelError as error:
+        card |= {"state": "corrupt", "why": str(error).removeprefix(f"{folder}: ")}
+    return card
 
 
-def _details(info: RunInfo | None) -> Card:
+def _with_state(folder: Path, _: object, card: Card, locked: set[int], now: float) -> Card:
+    if card["state"] != "open":
+        return card
+    return card | {"state": "running" if is_written(folder, now - card["changed"], locked) else "stopped"}
+
+
+def _about(folder: Path) -> Card:
     """Return what the page shows of a run's information; empty if it cannot be read."""
-    if info is None:
+    try:
+        info = RunRecord(folder).info
+    except AdelError:
         lists = {key: list[str]() for key in ("layers", "nodes", "notes", "deadlines")}
         return {**lists, "started": None, "iterations": 1, "versions": {}}
-    return {
-        "layers": [short(name) for name in info.layers],
-        "nodes": [short(node) for node in info.nodes or ()],
-        "notes": [short(note) for note in info.notes],
-        "started": finite(info.started),
-        "iterations": info.local_iterations,
-        "deadlines": [finite(deadline) or 0.0 for deadline in info.deadlines],
-        "versions": {short(name): short(version) for name, version in info.versions.items()},
-    }
+    about = {key: getattr(info, key) for key in ("layers", "notes", "started", "deadlines", "versions")}
+    return about | {"nodes": info.nodes or (), "iterations": info.local_iterations}

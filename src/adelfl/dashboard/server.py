@@ -5,53 +5,64 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
-from types import FrameType
+from secrets import compare_digest
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic_core import to_json
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from adelfl.dashboard.guard import Guard
-from adelfl.dashboard.run_index import RunIndex
-from adelfl.dashboard.stream import MOST_PICKED, Follower, as_json, events
+from adelfl.dashboard.run_index import Card, RunIndex, Tail
 
+_COOKIE = "adelfl-dashboard"
 _POLL = 0.5  # seconds between two looks at the files
-_MOST_CONNECTIONS = 128
+
+
+async def _until_next_poll() -> bool:
+    await asyncio.sleep(_POLL)
+    return True
 
 
 def _json(value: object, status: int = 200) -> Response:
-    return Response(as_json(value), status, media_type="application/json")
+    """Return JSON for browsers, with null in place of NaN and infinity."""
+    return Response(to_json(value, inf_nan_mode="null"), status, media_type="application/json")
 
 
-def build(index: RunIndex, pause: Callable[[], Awaitable[bool]] | None = None) -> FastAPI:
-    """Return the app without its guard.
+def build(
+    index: RunIndex,
+    hosts: list[str],
+    token: str | None = None,
+    pause: Callable[[], Awaitable[bool]] = _until_next_poll,
+) -> FastAPI:
+    """Return the app, which answers requests for the host names ``hosts`` from viewers that know the ``token``, if any.
 
-    Parameters
-    ----------
-    index : RunIndex
-        The runs.
-    pause : callable, optional
-        Awaited between two polls; a stream ends when it returns False.
+    A stream awaits ``pause`` between two polls, and ends when it returns False.
     """
     app = FastAPI(title="adelfl", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)  # on a loopback address it prevents DNS rebinding
     mimetypes.add_type("text/javascript", ".js")  # some systems say text/plain, which browsers refuse
     app.mount("/static", StaticFiles(packages=[("adelfl.dashboard", "static")]))
-    ending = app.state.ending = asyncio.Event()
 
-    async def until_next_poll() -> bool:
-        """Wait; return False if the server is shutting down."""
-        try:
-            await asyncio.wait_for(ending.wait(), _POLL)
-        except TimeoutError:
-            return True
-        return False
+    @app.middleware("http")
+    async def check_token(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Accept the token as ?token=, which sets a cookie, as this cookie, or as ``Authorization: Bearer``."""
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        given = request.query_params.get("token") or request.cookies.get(_COOKIE) or bearer
+        if token is not None and not compare_digest(given.encode(), token.encode()):
+            return _json({"error": "add ?token= and the token that adelfl dashboard printed or was started with"}, 401)
+        response = await call_next(request)
+        if token is not None and "token" in request.query_params:
+            response.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
+        return response
 
     @app.get("/")
-    async def page() -> Response:
+    def page() -> Response:
         return HTMLResponse((files("adelfl.dashboard") / "static" / "index.html").read_bytes())
 
     @app.get("/api/runs")
@@ -64,7 +75,7 @@ def build(index: RunIndex, pause: Callable[[], Awaitable[bool]] | None = None) -
             about, tail = index.about(name), index.tail(name)
             if about is None or tail is None:
                 return _json({"error": "there is no such run"}, 404)
-            return _json({"about": about, "rows": tail.rows, "last": tail.last, "error": tail.error})
+            return _json({"about": about} | _since(tail, 0))
 
     @app.get("/api/round")
     def round(name: str, number: int) -> Response:
@@ -72,60 +83,74 @@ def build(index: RunIndex, pause: Callable[[], Awaitable[bool]] | None = None) -
         return _json({"error": "there is no such round"}, 404) if row is None else _json(row)
 
     @app.get("/events")
-    async def stream(request: Request) -> Response:
-        picked = list(dict.fromkeys(request.query_params.getlist("run")))
-        if len(picked) > MOST_PICKED:
-            return _json({"error": f"at most {MOST_PICKED} runs can be followed at a time"}, 400)
-        messages = events(Follower(index, picked), pause or until_next_poll)
-        return StreamingResponse(messages, media_type="text/event-stream")
+    def stream(run: list[str] = Query(default=[])) -> Response:  # noqa: B008 - FastAPI's way
+        return StreamingResponse(events(Follower(index, run), pause), media_type="text/event-stream")
 
     return app
 
 
-class _Server(uvicorn.Server):
-    """Ends its streams on shutdown instead of waiting for viewers to disconnect."""
+class Follower:
+    """Keeps track of what was sent to a viewer, who follows the rows of the ``picked`` runs."""
 
-    def __init__(self, config: uvicorn.Config, ending: asyncio.Event) -> None:
-        super().__init__(config)
-        self.ending = ending
+    def __init__(self, index: RunIndex, picked: list[str]) -> None:
+        self.index = index
+        self._cards: dict[str, Card] | None = None
+        self._places: dict[str, tuple[int, int, str | None] | None] = dict.fromkeys(picked, (-1, 0, None))
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.ending.set()
-        super().handle_exit(sig, frame)
+    def news(self) -> list[tuple[str, object]]:
+        """Return the events since the last call: ``runs``, ``run``, ``rows`` (appended to a run), ``gone``."""
+        with self.index.lock:
+            news = self._changes_of_the_list()
+            for name, place in self._places.items():
+                tail = self.index.tail(name)
+                now = None if tail is None else (tail.edition, len(tail.rows), tail.error)
+                if now == place:
+                    continue
+                self._places[name] = now
+                if tail is None:
+                    news.append(("gone", {"name": name}))
+                elif place is None or place[0] != tail.edition:
+                    about = {"name": name, "now": self.index.now(), "about": self.index.about(name)}
+                    news.append(("run", about | _since(tail, 0)))
+                else:
+                    news.append(("rows", {"name": name} | _since(tail, place[1])))
+            return news
+
+    def _changes_of_the_list(self) -> list[tuple[str, object]]:
+        cards, before = self.index.look(), self._cards or {}
+        first, self._cards = self._cards is None, cards
+        changed = [card for name, card in cards.items() if before.get(name) != card]
+        gone = [name for name in before if name not in cards]
+        if not (first or changed or gone):
+            return []
+        return [("runs", {"first": first, "now": self.index.now(), "changed": changed, "gone": gone})]
 
 
-def build_server(root: Path, hosts: frozenset[str] | None, token: str | None) -> uvicorn.Server:
-    """Return the server of the runs below a folder; see :func:`serve`."""
-    app = build(RunIndex(root, share=_POLL / 2))
+def _since(tail: Tail, place: int) -> dict[str, Any]:
+    return {"rows": tail.rows[place:], "last": tail.last, "error": tail.error}
+
+
+async def events(follower: Follower, pause: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
+    """Yield the server-sent events of one viewer until ``pause`` returns False."""
+    while True:
+        for event, data in await asyncio.to_thread(follower.news):
+            yield b"event: %b\ndata: %b\n\n" % (event.encode(), to_json(data, inf_nan_mode="null"))
+        if not await pause():
+            return
+
+
+def serve(root: Path, listener: socket.socket, hosts: list[str], token: str | None) -> None:
+    """Show the runs below a folder until Ctrl-C; see :func:`build`."""
     config = uvicorn.Config(
-        Guard(app, hosts, token),
-        log_level="warning",
-        access_log=False,  # the first request contains the token
+        build(RunIndex(root), hosts, token),
+        log_level="critical",
         server_header=False,
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        timeout_graceful_shutdown=3,
-        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=1,  # streams end only with their viewers
     )
-    return _Server(config, app.state.ending)
-
-
-def serve(root: Path, listener: socket.socket, hosts: frozenset[str] | None, token: str | None) -> None:
-    """Show the runs below a folder until Ctrl-C.
-
-    Parameters
-    ----------
-    root : Path
-        Folder with the runs.
-    listener : socket
-        Listening socket.
-    hosts : frozenset of str or None
-        Host names that viewers may use; None for all.
-    token : str or None
-        Secret that viewers need; None for none.
-    """
     try:
-        build_server(root, hosts, token).run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:  # newer versions of uvicorn raise it again after closing
         return

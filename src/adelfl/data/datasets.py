@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.arrays import Floats32, Ints, as_array, as_floats, as_labels
-from adelfl.data.cache import Split, cache_file, cached
+from adelfl.data.cache import cache_file, cached
 from adelfl.data.parquet import decode
-from adelfl.data.progress import Progress, reporting
+from adelfl.data.progress import with_bar
 from adelfl.data.sources import Source, locate
 from adelfl.errors import ConfigError
 
@@ -119,30 +119,23 @@ class Dataset:
         name: str = "custom",
         classes: int | None = None,
         class_names: Sequence[str] = (),
-        progress: Progress | None = None,
     ) -> Dataset:
         """Build a data set from two map-style data sets of (x, y) pairs, such as those of torchvision.
 
-        Every sample is read once and kept: a random transform is applied once, not once per epoch. ``progress`` is
-        called with (samples read, all samples); by default a bar is shown on stderr if that is a terminal.
+        Every sample is read once and kept: a random transform is applied once, not once per epoch.
         """
-        for split, data in (("train", train), ("test", test)):
-            if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")) or len(data) == 0:
-                raise ConfigError(f"{name}: {split} must be a map-style data set with at least one sample")
-        total = len(train) + len(test)
-        with reporting(progress, f"reading {name}") as report:
-            pairs = [
-                _gather(f"{name}: {split}", data, done, total, report)
-                for split, data, done in (("train", train, 0), ("test", test, len(train)))
-            ]
-        (x_train, y_train), (x_test, y_test) = pairs
+        (x_train, y_train), (x_test, y_test) = (
+            _gather(f"{name}: {s}", d) for s, d in (("train", train), ("test", test))
+        )
         return cls.from_arrays(x_train, y_train, x_test, y_test, name=name, classes=classes, class_names=class_names)
 
 
-def _gather(what: str, data: Any, done: int, total: int, report: Progress) -> tuple[Floats32, Ints]:  # noqa: ANN401
-    x = np.empty(0, dtype=np.float32)
-    y = []
-    for i in range(len(data)):
+def _gather(what: str, data: Any) -> tuple[Floats32, Ints]:  # noqa: ANN401
+    """Read all pairs of a map-style data set."""
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")) or len(data) == 0:
+        raise ConfigError(f"{what} must be a map-style data set with at least one sample")
+    x, y = np.empty(0, dtype=np.float32), []
+    for i in with_bar(range(len(data)), f"reading {what}", len(data)):
         pair = data[i]
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ConfigError(f"{what}: sample {i} must be a pair (x, y), not {type(pair).__name__}")
@@ -152,8 +145,7 @@ def _gather(what: str, data: Any, done: int, total: int, report: Progress) -> tu
                 f"{what}: sample {i} is an image, not a tensor; "
                 "give the data set a transform, such as torchvision.transforms.ToTensor()"
             )
-        sample = as_array(f"{what}: sample {i}", pair[0])
-        label = as_array(f"{what}: label {i}", pair[1])
+        sample, label = as_array(f"{what}: sample {i}", pair[0]), as_array(f"{what}: label {i}", pair[1])
         if i == 0:
             x = np.empty((len(data), *sample.shape), dtype=np.float32)
         if sample.shape != x.shape[1:] or label.size != 1:
@@ -163,17 +155,10 @@ def _gather(what: str, data: Any, done: int, total: int, report: Progress) -> tu
             )
         x[i] = sample
         y.append(label.item())
-        if i % 256 == 255 or i + 1 == len(data):
-            report(done + i + 1, total)
     return x, as_labels(f"{what}: labels", y)
 
 
-def load_dataset(
-    name: str,
-    data_dir: str | Path | None = None,
-    cache_dir: str | Path | None = None,
-    progress: Progress | None = None,
-) -> Dataset:
+def load_dataset(name: str, data_dir: str | Path | None = None, cache_dir: str | Path | None = None) -> Dataset:
     """Load a data set by name, its pixels scaled to −1 … 1 (mean 0.5, standard deviation 0.5 of the full range).
 
     ``digits`` is part of the package: 1,438 training and 359 test images, 8 × 8. ``mnist`` and ``cifar10`` are read
@@ -189,8 +174,6 @@ def load_dataset(
         by default $ADELFL_DATA. If a folder is given, nothing is downloaded.
     cache_dir : path, optional
         Folder of decoded images; by default $ADELFL_CACHE, or ~/.cache/adelfl. It may be removed at any time.
-    progress : callable, optional
-        Called with (images decoded, all images); by default a bar on stderr if that is a terminal.
 
     Raises
     ------
@@ -205,29 +188,21 @@ def load_dataset(
         )
     source = _SOURCES[name]
     paths = locate(source, data_dir)
-    file = cache_file(cache_dir, name, (*paths.train, *paths.test))
-
-    def decoded() -> tuple[Split, Split]:
-        with reporting(progress, f"decoding {name}") as report:
-            return decode(source, paths, report)
-
-    splits = list(cached(file, source.shape, decoded))
-    # Each pair is dropped once it is scaled, to save memory.
-    x_test, y_test = _scaled(*splits.pop(), top=255)
-    x_train, y_train = _scaled(*splits.pop(), top=255)
-    return Dataset(name, x_train, y_train, x_test, y_test, len(source.class_names), source.class_names)
+    arrays = cached(cache_file(cache_dir, name, [*paths["train"], *paths["test"]]), lambda: decode(source, paths))
+    return _images(name, arrays, 255, source.class_names)
 
 
 def _load_digits() -> Dataset:
     # The split is part of the file, since numpy does not guarantee the same draws in its next version.
     with (files("adelfl.data") / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        x_train, y_train = _scaled(archive["x_train"], archive["y_train"], top=16)
-        x_test, y_test = _scaled(archive["x_test"], archive["y_test"], top=16)
-    return Dataset("digits", x_train, y_train, x_test, y_test, len(_DIGITS), _DIGITS)
+        return _images("digits", dict(archive), 16, _DIGITS)
 
 
-def _scaled(pixels: NDArray[np.uint8], labels: NDArray[Any], top: int) -> tuple[Floats32, Ints]:
-    """(x / top − 0.5) / 0.5, computed as x / (top / 2) − 1, which is exact at both ends."""
-    x = np.divide(pixels, np.float32(top / 2), dtype=np.float32)
-    x -= 1.0
-    return x, labels.astype(np.int64, copy=False)
+def _images(name: str, arrays: dict[str, NDArray[Any]], top: int, class_names: tuple[str, ...]) -> Dataset:
+    """Return the images scaled as (x / top − 0.5) / 0.5, computed as x / (top / 2) − 1, which is exact at both ends."""
+    scaled: dict[str, NDArray[Any]] = {}
+    for split in ("train", "test"):
+        x = np.divide(arrays.pop(f"x_{split}"), np.float32(top / 2), dtype=np.float32)  # popped to save memory
+        x -= 1.0
+        scaled |= {f"x_{split}": x, f"y_{split}": arrays[f"y_{split}"].astype(np.int64, copy=False)}
+    return Dataset(name, **scaled, classes=len(class_names), class_names=class_names)

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from adelfl.atomic import replacing
 from adelfl.data.arrays import Ints, as_array, as_labels
-from adelfl.data.files import read_npz, write_npz
 from adelfl.data.label_skew import draw_label_counts
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
@@ -133,8 +133,11 @@ class Partition:
     def save(self, path: str | Path) -> None:
         """Write to an .npz file atomically."""
         arrays = {"indices": self.indices, "offsets": self.offsets, "samples": np.array(self.samples, dtype=np.int64)}
+        path = Path(path)
         try:
-            write_npz(Path(path), arrays)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, shared=True) as temporary, open(temporary, "wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the keywords for allow_pickle
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None
 
@@ -142,15 +145,16 @@ class Partition:
     def load(cls, path: str | Path) -> Partition:
         """Read a file that :meth:`save` wrote."""
         try:
-            archive = read_npz(Path(path))
-            indices, offsets, samples = archive["indices"], archive["offsets"], int(archive["samples"])
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+                return cls(archive["indices"], archive["offsets"], int(archive["samples"]))
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read as a partition ({error.strerror or 'damaged'})") from None
-        except Exception:  # of any kind (see read_npz)
+        except ConfigError:
+            raise
+        except Exception:  # zipfile, zlib, struct and numpy raise many kinds for a damaged file
             raise ConfigError(
                 f"{path}: cannot be read as a partition (adelfl partition --save did not write it, or it is damaged)"
             ) from None
-        return cls(indices, offsets, samples)
 
 
 def by_user(users: ArrayLike) -> Partition:

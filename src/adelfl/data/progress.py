@@ -1,27 +1,21 @@
-"""Progress of long jobs: a user's callback, or a bar on stderr if that is a terminal."""
+"""Progress bar of long jobs, on stderr if that is a terminal."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
-Progress = Callable[[int, int], None]
-"""Called with (done, total)."""
+T = TypeVar("T")
 
 
-@contextmanager
-def reporting(progress: Progress | None, title: str) -> Iterator[Progress]:
-    """Yield a function of (done, total)."""
-    if progress is not None:
-        yield progress
+def with_bar(items: Iterable[T], title: str, total: int) -> Iterator[T]:
+    """Yield the items, and show how many of them were taken."""
     # isatty rather than rich's own test, which is true for a log file if FORCE_COLOR is set.
-    elif sys.stderr is not None and sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress as Bar
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
 
-        with Bar(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-    else:
-        yield lambda done, total: None
+    yield from track(items, title, total, console=Console(stderr=True), transient=True)

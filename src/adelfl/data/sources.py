@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,14 +24,6 @@ class Source:
     class_names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Files:
-    """The parquet files of the two splits, in the order of their shards."""
-
-    train: tuple[Path, ...]
-    test: tuple[Path, ...]
-
-
 def optional(module: str, package: str) -> Any:  # noqa: ANN401 - a module
     """Import a module of the extra ``data``, or raise an error that names the package."""
     try:
@@ -43,52 +34,40 @@ def optional(module: str, package: str) -> Any:  # noqa: ANN401 - a module
         raise ConfigError(f"{package} is installed but cannot be imported ({error}); install it anew") from None
 
 
-def locate(source: Source, data_dir: str | Path | None) -> Files:
-    """Find the files in ``data_dir`` or $ADELFL_DATA; only if neither is given, on the hub."""
+def locate(source: Source, data_dir: str | Path | None) -> dict[str, list[Path]]:
+    """Find the files of ``train`` and ``test`` in ``data_dir`` or $ADELFL_DATA; if neither is given, on the hub."""
     given = data_dir or os.environ.get("ADELFL_DATA")
     if not given:
         return _from_hub(source)
-    origin = "data_dir" if data_dir else "$ADELFL_DATA"
     folder = Path(given).expanduser()
-    if not folder.is_dir():
-        raise ConfigError(
-            f"{folder} ({origin}) is not a folder; name the one that holds {source.name}/train-*.parquet "
-            f"and {source.name}/test-*.parquet"
-        )
     if (files := find(source, folder)) is None:
+        origin = "data_dir" if data_dir else "$ADELFL_DATA"
+        problem = f"holds no {source.name}" if folder.is_dir() else "is not a folder"
         raise ConfigError(
-            f"{folder} ({origin}) holds no {source.name}: expected {source.name}/train-*.parquet and "
-            f"{source.name}/test-*.parquet, as in huggingface.co/datasets/{source.repo}; put them there, "
-            f"or give no folder to fetch them from the hub"
+            f"{folder} ({origin}) {problem}: expected {source.name}/train-*.parquet and {source.name}/test-*.parquet "
+            f"in it, as in huggingface.co/datasets/{source.repo}; put them there, or give no folder to fetch them from "
+            "the hub"
         )
     return files
 
 
-def find(source: Source, folder: Path) -> Files | None:
+def find(source: Source, folder: Path) -> dict[str, list[Path]] | None:
     """Look for both splits in one place under ``folder``, nearest to the plain layout first."""
-    for place in _places(source, folder):
-        splits = {}
-        for split in ("train", "test"):
-            for pattern in (f"{split}-*.parquet", f"{split}/*.parquet", f"{split}.parquet"):
-                if paths := sorted(place.glob(pattern)):
-                    _check_shards(paths)
-                    splits[split] = tuple(paths)
-                    break
-        if len(splits) == 2:
-            return Files(**splits)
-    return None
-
-
-def _places(source: Source, folder: Path) -> Iterator[Path]:
     owner, short = source.repo.split("/")
     snapshots = folder / f"datasets--{owner}--{short}" / "snapshots"
     bases = (folder / source.name, folder / owner / short, folder / f"{owner}--{short}")
     for base in (*bases, *sorted(snapshots.glob("*")), folder):
         for config in ("", source.name, "plain_text", "data", "default"):
-            yield base / config
+            splits = {split: _files_of(base / config, split) for split in ("train", "test")}
+            if all(splits.values()):
+                return splits
+    return None
 
 
-def _check_shards(paths: list[Path]) -> None:
+def _files_of(folder: Path, split: str) -> list[Path]:
+    """Return the files of a split in the order of their shards; empty if there are none."""
+    patterns = (f"{split}-*.parquet", f"{split}/*.parquet", f"{split}.parquet")
+    paths: list[Path] = next(filter(None, (sorted(folder.glob(pattern)) for pattern in patterns)), [])
     shards = [re.search(r"-(\d{5})-of-(\d{5})", path.name) for path in paths]
     numbers = {(int(m[1]), int(m[2])) for m in shards if m}
     for _, total in numbers:
@@ -97,9 +76,10 @@ def _check_shards(paths: list[Path]) -> None:
                 f"{paths[0].parent}: shard {missing[0]:05d}-of-{total:05d} is missing beside {paths[0].name}; "
                 "fetch the complete set"
             )
+    return paths
 
 
-def _from_hub(source: Source) -> Files:
+def _from_hub(source: Source) -> dict[str, list[Path]]:
     advice = f"name a folder that holds {source.name}/train-*.parquet as data_dir or in $ADELFL_DATA"
     try:
         hub = optional("huggingface_hub", "huggingface_hub")

@@ -11,9 +11,7 @@ Rules, for files and arrays alike:
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,6 +23,7 @@ from adelfl.data.datasets import Dataset
 from adelfl.data.sources import optional
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
+from adelfl.tables import Columns, numbers, read_csv
 
 Floats = NDArray[np.float64]
 Split = Literal["within", "users"]
@@ -61,14 +60,17 @@ def read_users(
         With a user for every training sample.
     """
     path = Path(path)
-    columns = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    columns = _read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     for key, name in (("user_column", user_column), ("label_column", label_column), *(("skip", name) for name in skip)):
         if name not in columns:
             raise ConfigError(f"{path}: there is no column {name!r} (data.{key}); there are {', '.join(columns)}")
     if user_column == label_column:
         raise ConfigError(f"{path}: data.user_column and data.label_column must be two columns, not {user_column!r}")
     users, labels = columns.pop(user_column), columns.pop(label_column)
-    features = [_numbers(path, name, values) for name, values in columns.items() if name not in skip]
+    try:
+        features = [numbers(path, name, values, _MISSING) for name, values in columns.items() if name not in skip]
+    except ConfigError as error:
+        raise ConfigError(f"{error}; encode the column as numbers, or name it in data.skip_columns") from None
     if not features:
         raise ConfigError(f"{path}: there is no column of features besides the user, the label and those skipped")
     x = np.stack(features, axis=1)
@@ -183,39 +185,7 @@ def _standardised(table: Floats, train: NDArray[np.bool_]) -> NDArray[np.float32
     return np.ascontiguousarray(scaled, dtype=np.float32)
 
 
-def _numbers(path: Path, name: str, values: Sequence[Any]) -> Floats:
-    with suppress(TypeError, ValueError):
-        return np.array(values, dtype=np.float64)  # nothing is missing
-    numbers = np.empty(len(values))
-    for i, value in enumerate(values):
-        try:
-            numbers[i] = np.nan if value is None or str(value).strip().lower() in _MISSING else float(value)
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"{path}: row {i + 2}, column {name!r}: {value!r} is not a number; encode the column as numbers, or "
-                "name it in data.skip_columns"
-            ) from None
-    return numbers
-
-
-def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: cannot be read as a CSV file ({error})") from None
-    header = [word.strip() for word in header]
-    if not rows or len(set(header)) < len(header):
-        raise ConfigError(f"{path}: must have a line that names each column once, and a line per sample")
-    for line, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
-    return dict(zip(header, zip(*rows, strict=True), strict=True))
-
-
-def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
+def _read_parquet(path: Path) -> Columns:
     parquet = optional("pyarrow.parquet", "pyarrow")
     try:
         table = parquet.read_table(path)

@@ -6,17 +6,17 @@ import csv
 import io
 
 from adelfl.atomic import write_output
-from adelfl.export.runs import SCALARS, SPREADS, ExportedRun
+from adelfl.export.runs import QUANTILES, SCALARS, ExportedRun
 
 
 def write(run: ExportedRun) -> str:
     """Write a line per round; missing values stay empty."""
-    spreads = [f"{name}/{word}" for name in SPREADS for word in ("min", "median", "max")]
+    spreads = [f"{name}/{word}" for name in ("batch_sizes", "depths") for word in QUANTILES]
     text = io.StringIO(newline="")
     lines = csv.DictWriter(text, ["round", *SCALARS, *spreads, *run.layers])
     lines.writeheader()
     for entry in run.entries():
-        lines.writerow({"round": entry.round, **entry.scalars, **entry.quantiles})
+        lines.writerow({"round": entry.round, **entry.numbers})
     path = run.folder / "rounds.csv"
     write_output(path, text.getvalue())
     return str(path)

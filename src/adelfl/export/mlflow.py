@@ -36,9 +36,8 @@ def write(run: ExportedRun) -> str:
     metrics, status, end = [], "FAILED", begin
     try:
         for entry in run.entries():
-            end = round(1000 * (run.started + entry.time))
-            numbers = entry.scalars | entry.quantiles
-            metrics += [Metric(_key(name), value, end, entry.round) for name, value in numbers.items()]
+            end = round(1000 * (run.started + entry.scalars["time"]))
+            metrics += [Metric(_key(name), value, end, entry.round) for name, value in entry.numbers.items()]
         if run.result is not None and run.result.final_accuracy is not None:
             metrics.append(Metric("final_accuracy", run.result.final_accuracy, end, run.result.rounds))
         for i in range(0, len(params), _PARAMS_AT_ONCE):

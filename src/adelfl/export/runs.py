@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from adelfl.errors import AdelError, ConfigError, MissingExtraError
 from adelfl.records.reader import RunRecord
-from adelfl.records.schema import Row
 
 TARGETS = ("tensorboard", "mlflow", "csv")
 """Modules of this package; each has a function ``write(run)`` that returns the place of the export."""
@@ -19,8 +18,7 @@ TARGETS = ("tensorboard", "mlflow", "csv")
 SCALARS = ("time", "deadline", "accuracy", "loss", "train_loss", "depth")
 """Names of the numbers that a round may have; ``depth`` is the mean share of layers that devices finished."""
 
-SPREADS = {"batch_sizes": "batch", "depths": "depth"}
-"""Names of the values per device, and their fields in a row."""
+QUANTILES = {"min": 0.0, "median": 0.5, "max": 1.0}
 
 
 @dataclass(frozen=True)
@@ -28,17 +26,16 @@ class Entry:
     """One row as named numbers: ``scalars`` (SCALARS and ``contributors/…`` per layer), and ``spreads`` per device."""
 
     round: int
-    time: float
     scalars: dict[str, float]
-    spreads: dict[str, Sequence[float]] = field(default_factory=dict)
+    spreads: dict[str, Sequence[float]]
 
     @property
-    def quantiles(self) -> dict[str, float]:
-        """Minimum, median and maximum of each spread, for targets without histograms."""
-        return {
-            f"{name}/{word}": float(value)
+    def numbers(self) -> dict[str, float]:
+        """The scalars, and quantiles of each spread, for targets without histograms."""
+        return self.scalars | {
+            f"{name}/{word}": float(np.quantile(values, q))
             for name, values in self.spreads.items()
-            for word, value in zip(("min", "median", "max"), np.quantile(values, (0.0, 0.5, 1.0)), strict=True)
+            for word, q in QUANTILES.items()
         }
 
 
@@ -58,27 +55,17 @@ class ExportedRun(RunRecord):
 
     def entries(self) -> Iterator[Entry]:
         """Yield the rows as entries."""
-        return map(self._entry, self.rounds)
-
-    def _entry(self, row: Row) -> Entry:
-        spreads = {name: values for name, key in SPREADS.items() if (values := getattr(row, key))}
-        scalars = {name: float(value) for name in SCALARS[:-1] if (value := getattr(row, name)) is not None}
-        if row.depth:
-            scalars["depth"] = float(np.mean(row.depth)) / self.info.steps
-        scalars |= {name: float(n) for name, n in zip(self.layers, row.contributors, strict=False)}
-        return Entry(row.round, float(row.time), scalars, spreads)
+        for row in self.rounds:
+            scalars = {name: float(value) for name in SCALARS[:-1] if (value := getattr(row, name)) is not None}
+            if row.depth:
+                scalars["depth"] = float(np.mean(row.depth)) / self.info.steps
+            scalars |= {name: float(n) for name, n in zip(self.layers, row.contributors, strict=False)}
+            spreads = {"batch_sizes": row.batch, "depths": row.depth}
+            yield Entry(row.round, scalars, {name: values for name, values in spreads.items() if values})
 
 
 def find_target(target: str) -> Callable[[ExportedRun], str]:
-    """Return the function that writes to a target.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such target.
-    MissingExtraError
-        If its package is not installed.
-    """
+    """Return the function that writes to a target; raise MissingExtraError if its package is not installed."""
     if target not in TARGETS:
         raise ConfigError(f"{target!r} is no target of an export; allowed are {', '.join(TARGETS)}")
     try:

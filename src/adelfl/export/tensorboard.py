@@ -30,7 +30,7 @@ def write(run: ExportedRun) -> str:
             for entry in run.entries():
                 values = [Summary.Value(tag=tag, simple_value=number) for tag, number in entry.scalars.items()]
                 values += [Summary.Value(tag=tag, histo=_histogram(numbers)) for tag, numbers in entry.spreads.items()]
-                wall_time = run.started + entry.time
+                wall_time = run.started + entry.scalars["time"]
                 writer.add_event(Event(wall_time=wall_time, step=entry.round, summary=Summary(value=values)))
         new = [file.name for file in temporary.glob("*")]
         old = [file for file in folder.glob("events.out.tfevents.*") if file.name not in new]

@@ -130,26 +130,16 @@ class RunRecord:
             raise ConfigError(f"{self.folder}: no final model ({error})") from None
 
     def _read(self, name: str, convert: Callable[[object], T]) -> T:
-        with self._readable(name), _open_regular(self.folder / name) as file:
+        with open_record_file(self.folder / name) as file:
             return convert(json.loads(file.read()))
 
     def _lines(self, name: str, convert: Callable[[object], T]) -> Iterator[T]:
         if not (self.folder / name).exists():
             return
-        with self._readable(name), _open_regular(self.folder / name) as file:
+        with open_record_file(self.folder / name) as file:
             for line in file:
-                if line.endswith("\n"):
+                if line.endswith(b"\n"):
                     yield convert(json.loads(line))
-
-    @contextmanager
-    def _readable(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            if isinstance(error, OSError):
-                reason = error.strerror or str(error)
-            raise ConfigError(f"{self.folder}: {name} cannot be read ({reason})") from None
 
 
 def _event(data: object) -> dict[str, Any]:
@@ -165,12 +155,18 @@ def _seconds(data: object) -> float:
 
 
 @contextmanager
-def _open_regular(path: Path) -> Iterator[IO[str]]:
-    """Open a regular file for reading; a pipe, which could block for ever, is an error."""
-    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), encoding="utf-8") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a plain file")
-        yield file
+def open_record_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file of a record; an error while it is read is a ConfigError. A pipe, which could block, is refused."""
+    try:
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "not a plain file")
+            yield file
+    except (OSError, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        raise ConfigError(f"{path.parent}: {path.name} cannot be read ({reason})") from None
 
 
 def find_runs(folder: Path) -> list[RunRecord]:
@@ -180,17 +176,7 @@ def find_runs(folder: Path) -> list[RunRecord]:
 
 
 def run_folders(places: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Find the runs at or below several paths.
-
-    Parameters
-    ----------
-    places : sequence of Path
-        Folders of runs, or folders with runs below; others may be among them, as a shell's pattern matches them too.
-
-    Returns
-    -------
-    tuple of lists of Path
-        The folders of the runs, each once, and the paths without a run.
+    """Return the folders of the runs at or below several paths, each once, and the paths without a run.
 
     Raises
     ------

@@ -6,82 +6,56 @@ it reads and raises ValueError. Keys that this version does not know are kept in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Any, Self
+from typing import Annotated, Any, NotRequired, Self, get_type_hints
 
-_EXTRA = "extra"
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # Python's own is not enough for pydantic before 3.12
 
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _values(value: object, check: Callable[[object], bool]) -> bool:
-    return isinstance(value, dict) and all(map(check, value.values()))
-
-
-# How the type of a field is checked, by its annotation. Lists per device may be long, so they are checked as a whole.
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "int": _is_count,
-    "float": _is_number,
-    "str": _is_text,
-    "bool": lambda value: isinstance(value, bool),
-    "Sequence[int]": lambda v: isinstance(v, list) and set(map(type, v)) <= {int} and min(v, default=0) >= 0,
-    "Sequence[float | None]": lambda v: isinstance(v, list) and all(n is None or _is_number(n) for n in v),
-    "Sequence[str]": lambda value: isinstance(value, list) and all(map(_is_text, value)),
-    "Mapping[str, Any]": lambda value: isinstance(value, dict),
-    "Mapping[str, int]": lambda value: _values(value, _is_count),
-    "Mapping[str, float]": lambda value: _values(value, _is_number),
-    "Mapping[str, str]": lambda value: _values(value, _is_text),
-    "Mapping[str, float | None]": lambda value: _values(value, lambda v: v is None or _is_number(v)),
-}
+Count = Annotated[int, Field(ge=0)]
 
 
 @cache
-def _fields(kind: Hashable) -> dict[str, tuple[Callable[[Any], bool], bool, bool]]:
-    """Return the check of each field of a dataclass, whether it is required, and whether it may be null."""
-    described = {}
-    for f in fields(kind):  # type: ignore[arg-type]
-        name, nullable = str(f.type).removesuffix(" | None"), str(f.type).endswith(" | None")
-        described[f.name] = (_CHECKS[name], f.default is MISSING and f.default_factory is MISSING, nullable)
-    del described[_EXTRA]
+def _names(kind: Hashable) -> dict[str, bool]:
+    """Return the fields of a dataclass that are keys in JSON, and whether each is required."""
+    described = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind)}  # type: ignore[arg-type]
+    del described["extra"]
     return described
+
+
+@cache
+def _checker(kind: Hashable) -> TypeAdapter[dict[str, Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    keys = {name: hints[name] if required else NotRequired[hints[name]] for name, required in _names(kind).items()}
+    return TypeAdapter(TypedDict("Keys", keys))  # type: ignore[operator]
 
 
 class _Json:
     """Conversion from and to JSON, which the record's classes share."""
 
     __slots__ = ()
+    extra: Mapping[str, Any]
 
     @classmethod
     def from_json(cls, data: object) -> Self:
         """Check and convert parsed JSON; null stands for the default of an optional key."""
         if not isinstance(data, dict):
             raise ValueError("it is not a JSON object")
-        described = _fields(cls)  # type: ignore[arg-type]
-        if missing := [name for name, (_, required, _) in described.items() if required and name not in data]:
-            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        arguments, extra = dict[str, Any](), dict[str, Any]()
-        for name, value in data.items():
-            if name not in described:
-                extra[name] = value
-                continue
-            check, required, nullable = described[name]
-            if (value is None and nullable) or (value is not None and check(value)):
-                arguments[name] = value
-            elif value is not None or required:
-                raise ValueError(f"{name} cannot be {str(value)[:60]!r}")
-        instance = cls(**arguments, **{_EXTRA: extra})
+        kind: Hashable = cls  # type: ignore[assignment]  # mypy does not take a class for hashable
+        names = _names(kind)
+        values = {key: value for key, value in data.items() if names.get(key) or (value is not None and key in names)}
+        extra = {key: value for key, value in data.items() if key not in names}
+        try:
+            arguments = _checker(kind).validate_python(values, strict=True) | {"extra": extra}
+        except ValidationError as invalid:
+            errors = invalid.errors()
+            if missing := sorted(str(error["loc"][0]) for error in errors if error["type"] == "missing"):
+                raise ValueError(f"it lacks {', '.join(missing)}") from None
+            name = str(errors[0]["loc"][0])
+            raise ValueError(f"{name} cannot be {str(values[name])[:60]!r}") from None
+        instance = cls(**arguments)
         instance._check()
         return instance
 
@@ -92,8 +66,7 @@ class _Json:
         """Return values that JSON can hold, in the order of the fields, without those that are None."""
         names, nulls = self._written()
         values = {name: value for name in names if (value := getattr(self, name)) is not None or name in nulls}
-        extra = getattr(self, _EXTRA)
-        return {**values, **extra} if extra else values
+        return {**values, **self.extra} if self.extra else values
 
     def _written(self) -> tuple[Iterable[str], Sequence[str]]:
         """Return the fields to write, and those of them that are written even if they are None."""
@@ -136,23 +109,23 @@ class Row(_Json):
         Keys that this version does not know.
     """
 
-    round: int
+    round: Count
     time: float
     deadline: float | None = None
     length: float | None = None
     loss: float | None = None
     accuracy: float | None = None
     train_loss: float | None = None
-    batch: Sequence[int] = ()
-    depth: Sequence[int] = ()
-    contributors: Sequence[int] = ()
-    devices: Sequence[int] | None = None
+    batch: Sequence[Count] = ()
+    depth: Sequence[Count] = ()
+    contributors: Sequence[Count] = ()
+    devices: Sequence[Count] | None = None
     gradients: Mapping[str, Any] | None = None
     losses: Sequence[float | None] | None = None
     nodes: Sequence[str] | None = None
     abandoned: bool = False
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    late: Mapping[str, int] = field(default_factory=dict)
+    rejected: Mapping[str, Count] = field(default_factory=dict)
+    late: Mapping[str, Count] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -172,7 +145,7 @@ class Row(_Json):
 
 _EVALUATED = ("loss", "accuracy", "train_loss")
 _INITIAL = ("round", "time", "loss", "accuracy")
-_FLOWER = tuple(_fields(Row))
+_FLOWER = tuple(_names(Row))
 _SIMULATED = _FLOWER[: _FLOWER.index("nodes")]
 
 
@@ -182,21 +155,14 @@ class RunInfo(_Json):
 
     Attributes
     ----------
-    config : dict
-        The run's configuration, by sections.
-    inputs : dict
-        Digests of the files and objects that the run depends on.
-    seed : int
-    strategy, label : str
-        The strategy's name, and its name in reports.
-    data : str
-        Name of the data set.
+    config, inputs : dict
+        The run's configuration by sections, and digests of the files and objects that it depends on.
+    strategy, label, data : str
+        The strategy's name, its name in reports, and the name of the data set.
     budget : float
         T_max, seconds.
-    rounds : int
     layers : sequence of str
         Names, input side first.
-    devices : int
     nodes : sequence of str or None
         Flower's nodes.
     constants, schedule : dict or None
@@ -207,10 +173,8 @@ class RunInfo(_Json):
         Local steps per round, where the plan chose them.
     notes : sequence of str
         Remarks of the strategy.
-    clock : str
-        ``virtual`` or ``real``.
-    started : float or None
-        Seconds since 1970, for a real clock.
+    clock, started : str, float or None
+        ``virtual`` or ``real``, and the start of a run on a real clock in seconds since 1970.
     versions : dict
         Package versions.
     made_by : str or None
@@ -221,18 +185,18 @@ class RunInfo(_Json):
 
     config: Mapping[str, Any]
     inputs: Mapping[str, str] = field(default_factory=dict)
-    seed: int
+    seed: Count
     strategy: str
     label: str
     data: str = ""
     budget: float
-    rounds: int
+    rounds: Count
     layers: Sequence[str]
-    devices: int
+    devices: Count
     nodes: Sequence[str] | None = None
     constants: Mapping[str, Any] | None = None
     codec: str = "none"
-    chosen_iterations: int | None = None
+    chosen_iterations: Count | None = None
     schedule: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
     clock: str = "virtual"
@@ -274,7 +238,7 @@ class RunInfo(_Json):
     @property
     def deadlines(self) -> Sequence[float]:
         """Planned deadlines; empty without a plan."""
-        planned: Sequence[float] = (self.schedule or {}).get("deadlines", ())
+        planned: Sequence[float] = (self.schedule or {}).get("deadlines", [])
         return planned
 
     @property
@@ -283,7 +247,7 @@ class RunInfo(_Json):
         return self.budget / self.rounds
 
     def _written(self) -> tuple[Iterable[str], Sequence[str]]:
-        return [name for name in _fields(RunInfo) if name != "clock" or self.clock == "real"], ("schedule",)
+        return [name for name in _names(RunInfo) if name != "clock" or self.clock == "real"], ("schedule",)
 
     def _check(self) -> None:
         if not (self.budget > 0 and self.rounds > 0 and self.devices > 0 and self.layers):
@@ -291,7 +255,7 @@ class RunInfo(_Json):
         sections = [self._section("strategy"), self._section("training")]
         if not all(isinstance(s, dict) and isinstance(s.get("options", {}), dict) for s in sections):
             raise ValueError("a section of config is not a JSON object")
-        if not (isinstance(self.deadlines, list | tuple) and all(map(_is_number, self.deadlines))):
+        if not (isinstance(self.deadlines, list) and all(type(value) in (int, float) for value in self.deadlines)):
             raise ValueError("the deadlines of schedule are not numbers")
 
 
@@ -301,26 +265,21 @@ class RunResult(_Json):
 
     Attributes
     ----------
-    final_accuracy : float or None
-        Mean accuracy at the end of the budget; None if the model was never evaluated.
-    accuracy : dict
-        Accuracy at quarters of the budget, None before the first evaluation.
+    final_accuracy, accuracy : float or None, dict
+        Mean accuracy over the last tenth of the budget, and accuracy at quarters of it; None before the first
+        evaluation.
     depth : float
         Mean share of the layers that devices finished.
-    rounds : int
-        Rounds done.
-    time : float
-        Seconds used, on the run's clock.
+    rounds, time : int, float
+        Rounds done, and seconds used on the run's clock.
     engine : str or None
         Name of the training engine, for simulated runs.
     slowest_accuracy : float or None
         Accuracy of the last model on the classes that the slowest tenth of the devices hold, each class weighted by
         its share of their data; for simulated runs.
-    abandoned : int or None
-        Rounds without a merge, for runs on Flower.
-    time_use : dict or None
-        Seconds of the budget by use, for runs on Flower: computing, lag and idle in rounds that were merged (means over
-        devices), abandoned rounds, between rounds, unused.
+    abandoned, time_use : int or None, dict or None
+        For runs on Flower: rounds without a merge, and seconds of the budget by use: computing, lag and idle in rounds
+        that were merged (means over devices), abandoned rounds, between rounds, unused.
     extra : dict
         Keys that this version does not know.
     """
@@ -328,16 +287,16 @@ class RunResult(_Json):
     final_accuracy: float | None
     accuracy: Mapping[str, float | None]
     depth: float
-    rounds: int
+    rounds: Count
     time: float
     engine: str | None = None
     slowest_accuracy: float | None = None
-    abandoned: int | None = None
+    abandoned: Count | None = None
     time_use: Mapping[str, float] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def _written(self) -> tuple[Iterable[str], Sequence[str]]:
-        return _fields(RunResult), ("final_accuracy",)
+        return _names(RunResult), ("final_accuracy",)
 
 
 def read_failure(data: object) -> dict[str, str]:

@@ -21,15 +21,7 @@ MAX_EVALUATIONS = 1_000_000
 
 
 class Summary:
-    """Accumulates rows into a result.
-
-    Parameters
-    ----------
-    budget : float
-        T_max.
-    steps : int
-        Depth of a device that finishes everything, E·L.
-    """
+    """Accumulates rows into a result; ``steps`` is the depth of a device that finishes everything, E·L."""
 
     def __init__(self, budget: float, steps: int) -> None:
         self.budget, self.steps = budget, steps

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.errors import ConfigError
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import RunResult
 from adelfl.records.summary import QUARTERS
@@ -86,12 +85,7 @@ _NEAR = 0.2  # share of the way from chance to perfect accuracy
 def untrained_note(contenders: list[Contender], chance: float) -> str | None:
     """Return a sentence if the oracle, or else every strategy, ends near chance; None if training worked.
 
-    Parameters
-    ----------
-    contenders : list of Contender
-        At least one of them finished.
-    chance : float
-        Accuracy of a model that always names the most frequent label.
+    ``chance`` is the accuracy of a model that always names the most frequent label.
     """
     final = {c.name: float(np.nanmean(c.final)) for c in contenders if np.isfinite(c.final).any()}
     best = final.get("oracle", max(final.values(), default=math.nan))
@@ -110,18 +104,10 @@ def untrained_note(contenders: list[Contender], chance: float) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class StoredContender(Contender):
-    """A strategy without records, whose accuracies at shares of the budget were kept.
-
-    Attributes
-    ----------
-    shares : ndarray, shape (K,)
-        Shares of the budget.
-    curves : ndarray, shape (seeds, K)
-        Accuracy there.
-    """
+    """A strategy without records, of which accuracies ``curves`` at ``shares`` of the budget were kept."""
 
     shares: Floats
-    curves: Floats
+    curves: Floats  # shape (seeds, shares); empty in tables of earlier versions
 
     @property
     def seeds(self) -> int:
@@ -129,11 +115,9 @@ class StoredContender(Contender):
         return len(self.curves)
 
     def curve(self, grid: Floats, what: str = "accuracy") -> Floats:
-        """Return the accuracy at shares of the budget by linear interpolation, shape (seeds, grid)."""
+        """Return the accuracy at shares of the budget by linear interpolation, shape (seeds, grid); NaN if unknown."""
         if self.curves.size == 0:
-            raise ConfigError(
-                f"{self.label}: its rows have no curves, since an earlier version wrote them; run it again"
-            )
+            return np.full((self.seeds, grid.size), np.nan)
         return np.array([np.interp(grid, self.shares, curve) for curve in self.curves])
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from adelfl.report.groups import Group
 from adelfl.report.run_data import RunData
@@ -69,23 +69,20 @@ def _plot_lengths(ax: Axes, groups: Sequence[Group], scale: float) -> None:
     for place, g in enumerate(reversed(groups)):
         lengths = np.concatenate([run.lengths / run.info.uniform_deadline * scale for run in g.records])
         low, first, middle, third, high = np.quantile(lengths, (0.0, 0.25, 0.5, 0.75, 1.0))
-        ax.plot((low, high), (place, place), color=g.colour, linewidth=1.4, solid_capstyle="butt")
-        ax.plot((first, third), (place, place), color=g.colour, linewidth=6.0, alpha=0.55, solid_capstyle="butt")
-        ax.plot(middle, place, "o", color=g.colour, markersize=6.0)
+        ax.hlines(place, low, high, color=g.colour, linewidth=1.4)
+        ax.hlines(place, first, third, color=g.colour, linewidth=6.0, alpha=0.55)
+        ax.plot(middle, place, "o", color=g.colour)
         furthest, nearest = max(furthest, high), min(nearest, low)
     ax.axvline(scale, color=GREY, linestyle="--", linewidth=1.3, zorder=0)
     if nearest > 0 and furthest > 12.0 * nearest:
         ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if furthest < 100.0 * nearest else (1.0,)))
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.set_xlim(nearest / 1.4, furthest * 1.4)
     else:
         ax.set_xlim(0, 1.08 * furthest)
     ax.set_yticks(range(len(groups)), [short(g.label) for g in reversed(groups)])
     ax.set_ylim(-0.6, len(groups) - 0.4)
     ax.grid(visible=False, axis="y")
-    ax.tick_params(axis="y", length=0)
 
 
 def draw_batches(groups: Sequence[Group]) -> Figure:

@@ -74,9 +74,8 @@ class RunData(RunRecord):
     @cached_property
     def batches(self) -> Floats:
         """BATCH_QUANTILES of the batch sizes above 0, shape (R, 5); NaN if there are none."""
-        positive = [sorted(float(size) for size in row.batch if size > 0) or [np.nan] for row in self.done]
-        nearest = [[sizes[round(q * (len(sizes) - 1))] for q in BATCH_QUANTILES] for sizes in positive]
-        _numbers(sizes[-1] for sizes in positive if sizes[-1] > 0)
+        positive = [_numbers(size for size in row.batch if size > 0) for row in self.done]
+        nearest = [np.quantile(b, BATCH_QUANTILES, method="nearest") if b.size else [np.nan] * 5 for b in positive]
         return np.array(nearest, dtype=np.float64).reshape(-1, len(BATCH_QUANTILES))
 
     @cached_property

@@ -27,17 +27,7 @@ _TITLE_WIDTH = 42  # characters that fit above a panel
 
 
 def draw_study(cells: list[tuple[str, list[Contender]]], title: str, *, deadlines: bool = True) -> Figure:
-    """Draw a panel of deadlines and one of accuracy against time for each cell.
-
-    Parameters
-    ----------
-    cells : list of (title, contenders)
-        The deadlines are those of the contenders whose records have a schedule.
-    title : str
-        Title of the figure.
-    deadlines : bool
-        Whether to draw deadlines.
-    """
+    """Draw accuracy against time for each cell, a pair of title and contenders, and above it the planned deadlines."""
     columns = 2 if len(cells) == 4 else min(3, len(cells))
     rows = -(-len(cells) // columns)
     with matplotlib.rc_context(RC):
@@ -78,12 +68,7 @@ def _plot_deadlines(ax: Axes, contenders: list[Contender]) -> None:
 def draw_gain(gains: Mapping[str, Mapping[tuple[int, int, float], tuple[float, float]]], title: str) -> Figure:
     """Draw points gained over baselines, and the line Q(L, λ)^U = 0.2 for devices of one speed.
 
-    Parameters
-    ----------
-    gains : mapping
-        Points gained and their standard error, by baseline and (devices, layers, depth).
-    title : str
-        Title of the figure.
+    ``gains`` has points gained and their standard error, by baseline and (devices, layers, depth).
     """
     keys = list(next(iter(gains.values())))
     U, L = sorted({key[0] for key in keys}), sorted({key[1] for key in keys})
@@ -147,18 +132,10 @@ def draw_dots(panels: Sequence[tuple[str, Sequence[Dot]]], title: str, columns: 
 
 
 def draw_regime(depth: Floats, misfit: Floats, curves: Curves, points: Curves, *, stated: float, title: str) -> Figure:
-    """Draw accuracy relative to the oracle against depth, with the paper's values, beside the misfit.
+    """Draw accuracy relative to the oracle against depth, beside the misfit of the baselines to the paper's numbers.
 
-    Parameters
-    ----------
-    depth, misfit : ndarray
-        Depths, and how far the baselines are from the paper's numbers there.
-    curves, points : mapping of str to (ndarray, ndarray)
-        For each baseline depths and relative accuracies: ours, and the paper's at the best depth.
-    stated : float
-        Depth that the paper states.
-    title : str
-        Title of the figure.
+    ``curves`` and ``points`` have depths and relative accuracies of each baseline: ours, and the paper's at the best
+    depth. ``stated`` is the depth that the paper states.
     """
     best, least = float(depth[misfit.argmin()]), float(misfit.min())
     with matplotlib.rc_context(RC):
@@ -175,13 +152,10 @@ def draw_regime(depth: Floats, misfit: Floats, curves: Curves, points: Curves, *
         beside = {"xytext": (-4, 0), "textcoords": "offset points", "ha": "right", "va": "top", "color": GREY}
         right.annotate(f"stated: {stated:.0%}", (stated, 0.98), xycoords=("data", "axes fraction"), **beside)
         right.plot(best, least, "o", color=BLACK)
-        right.annotate(f"{best:.0%}", (best, least), xytext=(8, 4),
-                       textcoords="offset points")  # fmt: skip
+        right.annotate(f"{best:.0%}", (best, least), xytext=(8, 4), textcoords="offset points")
         right.set(xlabel="mean depth at T_max = 2400", ylabel="misfit of the baselines", title="Which depth fits?")
         right.set_ylim(bottom=0)
-        for ax in (left, right):
-            ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        left.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+            axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         fig.suptitle(title, fontsize=10.5, x=0.01, ha="left")
     return fig

@@ -58,12 +58,8 @@ def figure(width: float, height: float) -> Figure:
 def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
     """Return colour and line style of strategies in one figure: their own, or the first free ones in order of names.
 
-    The order of the strategies does not matter, so that a strategy looks the same in every figure of a comparison.
-
-    Parameters
-    ----------
-    names : sequence of str
-        A repeated name gets another colour or line style.
+    The order of the strategies does not matter, so that a strategy looks the same in every figure of a comparison. A
+    repeated name gets another colour or line style.
     """
     palette = [(colour, line) for line in ("-", ":", "-.") for colour in (*SERIES, BROWN, BLACK)]
     own = {
@@ -82,15 +78,13 @@ def check_picture(path: Path) -> None:
     allowed = sorted(FigureCanvasBase.get_supported_filetypes())
     if path.suffix.lstrip(".").lower() not in allowed:
         raise ConfigError(f"{path}: a picture's name must end in one of {', '.join(allowed)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path}: cannot be written (there is no folder {path.parent})")
-    if path.is_dir():
-        raise ConfigError(f"{path}: cannot be written (it is a folder)")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
-            pass
+            reason = "it is a folder" if path.is_dir() else ""
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+        reason = str(error.strerror) if path.parent.is_dir() else f"there is no folder {path.parent}"
+    if reason:
+        raise ConfigError(f"{path}: cannot be written ({reason})")
 
 
 def save(fig: Figure, path: Path, dpi: int = 150) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from adelfl.activity import Activity, activity, locked_inodes, patience_for
+from adelfl.activity import is_written, locked_inodes
 from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError, ConfigError
 from adelfl.fitting import FittedLaw
@@ -136,8 +136,9 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
         table.add_row(escape(c.label), final, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}", style=style)
     _print_whole(table, console)
     console.print(
-        f"[dim]mean ± standard error over {escape(_seeds(contenders))}; final: mean over the "
-        "last tenth of the budget; depth: mean share of layers that devices finished in time[/dim]",
+        f"[dim]mean ± standard error over {escape(_seeds(contenders))}; final: mean over the last tenth of the budget, "
+        "which may differ from the end of the plotted line; depth: mean share of layers that devices finished in time"
+        "[/dim]",
         soft_wrap=not console.is_terminal,
     )
 
@@ -233,19 +234,17 @@ def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]
             again = "its ServerApp, started again, goes on"
         elif info.made_by == "simulate":
             again = "simulate(experiment, record=...) goes on"
-        states = {"locked": "running", "recent": f"running, or just stopped; {again}", "stopped": f"stopped; {again}"}
-        state = f"[yellow]{states[_activity(record, locked)]}[/yellow]"
+        files = [record.folder / name for name in ("run.json", "rounds.jsonl")]
+        changed = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+        state = f"stopped; {again}"
+        if is_written(record.folder, math.inf, locked):
+            state = "running"
+        elif is_written(record.folder, wall_seconds() - changed, locked):
+            state = f"running, or just stopped; {again}"
+        state = f"[yellow]{state}[/yellow]"
         if record.failure is not None:
             state = f"[red]failed: {escape(record.failure)}[/red]"
     return escape(info.label), str(info.seed), rounds, accuracy, state
-
-
-def _activity(record: RunRecord, locked: set[int]) -> Activity:
-    files = [record.folder / name for name in ("run.json", "rounds.jsonl")]
-    changed = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
-    last = record.rounds[-1].deadline if record.rounds else None
-    patience = patience_for(record.info.clock, last or 0.0)
-    return activity(record.folder, wall_seconds() - changed, patience, locked)
 
 
 def print_run(record: RunRecord, console: Console | None = None) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import matplotlib
 import numpy as np
@@ -31,7 +30,7 @@ def plot(*runs: str | Path | RunRecord) -> Figure:
     Parameters
     ----------
     *runs : str, Path or RunRecord
-        Folders of runs, or folders with runs below. Runs that are not finished are drawn if their strategy has no
+        Runs, their folders, or folders with runs below. Runs that are not finished are drawn if their strategy has no
         finished ones.
 
     Returns
@@ -74,8 +73,14 @@ def draw_comparison(contenders: Sequence[Contender], title: str = "", what: str 
             ax.set_ylim(min(0.0, values.min()), 1.05 * values.max())
         if not alike:
             ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        _name_ends(ax, contenders, [float(mean[-1]) for mean in means], scale)
-        ax.text(0.01, 0.98, about_seeds(contenders), transform=ax.transAxes, va="top", color=GREY)
+        ends = [float(mean[-1]) for mean in means]
+        order = np.argsort(ends)[::-1]  # as the lines end, from top to bottom
+        labels = [short(contenders[i].label) + ("" if contenders[i].seeds else "\n(not finished)") for i in order]
+        fig.legend([ax.get_lines()[i] for i in order], labels, loc="outside right upper")
+        note = about_seeds(contenders)
+        if what == "accuracy":
+            note += "\nfinal accuracies in tables are means over the last tenth of the time"
+        ax.text(0.01, 0.98, note.strip(), transform=ax.transAxes, va="top", color=GREY)
     return fig
 
 
@@ -93,40 +98,6 @@ def plot_means(ax: Axes, contenders: Sequence[Contender], scale: float, what: st
     if what == "accuracy":
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     return means
-
-
-def _name_ends(ax: Axes, contenders: Sequence[Contender], ends: list[float], x: float) -> None:
-    """Write labels beside the ends of lines, joined to them in their colour and style; limits must be set before."""
-    to_axes = ax.transData + ax.transAxes.inverted()
-    levels = [float(to_axes.transform((x, y))[1]) for y in ends]
-    heights = _spread(levels, min(0.055, 1.0 / len(ends)))
-    beside: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "axes fraction", "va": "center"}
-    looks = looks_of([c.name for c in contenders])
-    for c, (colour, line), level, y in zip(contenders, looks, levels, heights, strict=True):
-        label = short(c.label) + ("" if c.seeds else "\n(not finished)")
-        leader = {
-            "arrowstyle": "-",
-            "color": colour,
-            "linestyle": line,
-            "linewidth": 1.5,
-            "shrinkA": 1,
-            "shrinkB": 0,
-            "relpos": (0, 0.5),
-        }
-        ax.annotate(label, (1.0, level), xytext=(1.04, y), color=colour, arrowprops=leader, **beside)
-
-
-def _spread(values: list[float], gap: float) -> list[float]:
-    """Move labels apart so that none covers another or leaves the top, keeping their order."""
-    placed = np.array(values)
-    rising = np.argsort(placed, kind="stable")
-    for low, high in pairwise(rising):
-        placed[high] = max(placed[high], placed[low] + gap)
-    placed[rising[-1]] = min(placed[rising[-1]], 1.0)
-    for high, low in pairwise(rising[::-1]):
-        placed[low] = min(placed[low], placed[high] - gap)
-    heights: list[float] = placed.tolist()
-    return heights
 
 
 def about_seeds(contenders: Sequence[Contender]) -> str:

@@ -15,7 +15,6 @@ availability              CSV: device, half_hours (a text of 0, 1 and ?); FedSca
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import pickle
@@ -30,6 +29,7 @@ from numpy.typing import NDArray
 
 from adelfl.durations import Trace
 from adelfl.errors import ConfigError
+from adelfl.tables import read_csv
 from adelfl.traces.playback import Schedules
 
 Floats = NDArray[np.float64]
@@ -155,8 +155,8 @@ def _is_table(path: Path) -> bool:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file))
+    columns = read_csv(path)
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     if not rows:
         raise ValueError("there are no rows")
     return rows
@@ -191,7 +191,7 @@ def _reading(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else getattr(error, "strerror", None) or error
         raise ConfigError(f"{path}: cannot be read as {what} ({reason}); see docs/howto/traces.md") from None

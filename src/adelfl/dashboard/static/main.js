@@ -285,7 +285,7 @@ addEventListener("hashchange", () => {
   picked();
 });
 addEventListener("pagehide", () => source?.close());
-// A token has done its work with the first request, and need not stay where shoulders can read it.
-if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", `${location.pathname}${location.hash}`);
 fromAddress();
 connect();
+// After the first request the token is in a cookie, and need not stay visible in the address.
+if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", `${location.pathname}${location.hash}`);
