@@ -9,7 +9,7 @@ from functools import partial
 from itertools import product
 
 from adelfl.errors import ConfigError
-from adelfl.experiments import beyond, cifar
+from adelfl.experiments import beyond, cifar, leaderboard
 from adelfl.experiments.cifar import STATED as STATED
 from adelfl.experiments.cifar import TABLE_2 as TABLE_2
 from adelfl.experiments.study import Cell, Claim, Study
@@ -127,6 +127,7 @@ _SCALED: dict[str, Callable[[str], Study]] = {
     **{name: partial(cifar.robust, name) for name in cifar.ROBUST},
     "table-2": cifar.table_2,
     "table-2-batch16": cifar.table_2_batch_16,
+    **{name: partial(leaderboard.study, name) for name in leaderboard.NAMES},
 }
 _FIXED = {study.name: study for study in (_MNIST_MLP, _MNIST_CNN, _ABLATION, _MAP)} | beyond.STUDIES
 

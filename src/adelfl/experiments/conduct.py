@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from adelfl.errors import AdelError
+from adelfl.errors import AdelError, InfeasibleBudgetError
 from adelfl.experiments.results import CHANCE, CURVE, StudyResults, StudyRun, Trial
 from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
 from adelfl.pools import Where, run_all
@@ -22,6 +23,9 @@ from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 from adelfl.report.comparison import Contender
 from adelfl.runner import RunJob, file_name, parse_strategy
+
+Point = tuple[float, str]
+"""A learning rate, and what else is chosen."""
 
 _MOMENTS = {"at_25": 0.25, "at_50": 0.5, "at_60": 0.6, "at_75": 0.75, "at_100": 1.0}
 
@@ -62,17 +66,17 @@ def conduct(
     study: Study, setup: Setup, watch: Watch, keep: Callable[[StudyResults], object] | None = None
 ) -> StudyResults:
     """Run what has not been run yet, and return the results; ``keep`` gets those so far after every test run."""
-    trials = _choose_rates(study, setup, watch)
+    trials = _choose(study, setup, watch)
     places = [
         (cell, word) for cell in study.cells for word in study.strategies_of(cell) if study.home(cell, word) is cell
     ]
 
-    def rate_of(cell: Cell, word: str) -> float:
+    def best_of(cell: Cell, word: str) -> Point:
         if cell.rate is not None:
-            return cell.rate
-        return _best_rates([t for t in trials if (t.cell, t.strategy) == (cell.rates_of or cell.key, word)])[0]
+            return cell.rate, ""
+        return _best_first([t for t in trials if (t.cell, t.strategy) == (cell.rates_of or cell.key, word)])[0]
 
-    best = {place: rate_of(*place) for place in places}
+    best = {place: best_of(*place) for place in places}
     counts = {cell: setup.seeds or cell.seeds or study.seeds for cell in study.cells}
     wanted = [
         (cell, word, setup.first_seed + k)
@@ -80,12 +84,14 @@ def conduct(
         for cell, word in places
         if k < counts[cell]
     ]
-    known = {} if setup.earlier is None else {(r.cell, r.strategy, r.seed, r.rate): r for r in setup.earlier.runs}
+    known = (
+        {} if setup.earlier is None else {(r.cell, r.strategy, r.seed, r.rate, r.choice): r for r in setup.earlier.runs}
+    )
     runs: dict[tuple[Cell, str, int], StudyRun] = {}
     jobs: dict[Path, tuple[Cell, str, int]] = {}
     todo: list[RunJob] = []
     for cell, word, seed in wanted:
-        if (row := known.get((cell.key, word, seed, best[cell, word]))) is not None:
+        if (row := known.get((cell.key, word, seed, *best[cell, word]))) is not None:
             runs[cell, word, seed] = row
             continue
         job = _job(study, setup, cell, word, best[cell, word], seed)
@@ -98,7 +104,7 @@ def conduct(
 
     for job, _ in _run(todo, setup, "runs", watch):
         cell, word, seed = key = jobs[job.folder]
-        runs[key] = _summed_up(cell, word, seed, best[cell, word], RunRecord.open(job.folder))
+        runs[key] = _summed_up(cell, word, seed, best[cell, word], RunRecord(job.folder))
         if keep is not None:
             keep(outcome())
     return outcome()
@@ -110,8 +116,8 @@ def _by_place(study: Study, runs: Iterable[tuple[Cell, str, int]]) -> list[tuple
     return sorted(runs, key=lambda key: (cells[key[0]], study.strategies.index(key[1]), key[2]))
 
 
-def _choose_rates(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
-    """Every rate on the first tuning seed, and those that did best there, or all of them, on the others."""
+def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
+    """Every rate on the first tuning seed, then the other choices, and what did best there on the other seeds."""
     places = [
         (cell, word)
         for cell in study.cells
@@ -120,57 +126,72 @@ def _choose_rates(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
         if study.home(cell, word) is cell
     ]
     known = () if setup.earlier is None else setup.earlier.trials
-    earlier = {(t.cell, t.strategy, t.rate, t.seed): t for t in known}
-    trials: dict[tuple[Cell, str, float, int], Trial] = {}
+    earlier = {(t.cell, t.strategy, t.point, t.seed): t for t in known}
+    trials: dict[tuple[Cell, str, Point, int], Trial] = {}
 
-    def try_out(rates: dict[tuple[Cell, str], list[float]], seeds: Iterable[int]) -> None:
-        wanted = [(*place, rate, seed) for place, entered in rates.items() for rate in entered for seed in seeds]
+    def try_out(points: dict[tuple[Cell, str], list[Point]], seeds: Iterable[int]) -> None:
+        wanted = [(*place, point, seed) for place, entered in points.items() for point in entered for seed in seeds]
         trials.update({key: old for key in wanted if (old := earlier.get((key[0].key, *key[1:])))})
         jobs = {key: _job(study, setup, *key, tuning=True) for key in wanted if key not in trials}
         accuracy = {job.folder: final for job, final in _run(list(jobs.values()), setup, "learning rates", watch)}
-        trials.update({key: Trial(key[0].key, *key[1:], accuracy[job.folder]) for key, job in jobs.items()})
+        for (cell, word, (rate, choice), seed), job in jobs.items():
+            trial = Trial(cell.key, word, rate, seed, accuracy[job.folder], choice)
+            trials[cell, word, trial.point, seed] = trial
 
-    def best_first() -> dict[tuple[Cell, str], list[float]]:
-        return {place: _best_rates([t for key, t in trials.items() if key[:2] == place]) for place in places}
+    def best_first() -> dict[tuple[Cell, str], list[Point]]:
+        return {place: _best_first([t for key, t in trials.items() if key[:2] == place]) for place in places}
 
-    try_out({place: list(study.rates) for place in places}, [FIRST_TUNING_SEED])
+    first, *others = study.choices or (lambda *_: ("",),)
+    try_out({(cell, word): list(product(study.rates, first(word, ""))) for cell, word in places}, [FIRST_TUNING_SEED])
     for _ in range(study.wider):
         try_out(
-            {place: beyond for place, rates in best_first().items() if (beyond := _beyond(rates))}, [FIRST_TUNING_SEED]
+            {place: beyond for place, points in best_first().items() if (beyond := _beyond(points))},
+            [FIRST_TUNING_SEED],
         )
-    finalists = {place: rates[: study.finalists] for place, rates in best_first().items()}
+    for alternatives in others:
+        best = {place: points[0] for place, points in best_first().items()}
+        try_out(
+            {place: [(rate, a) for a in alternatives(place[1], choice)] for place, (rate, choice) in best.items()},
+            [FIRST_TUNING_SEED],
+        )
+    finalists = {place: points[: study.finalists] for place, points in best_first().items()}
     try_out(finalists, range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds))
     order = {(cell.key, word): i for i, (cell, word) in enumerate(places)}
-    return sorted(trials.values(), key=lambda t: (order[t.cell, t.strategy], t.rate, t.seed))
+    return sorted(trials.values(), key=lambda t: (order[t.cell, t.strategy], t.choice, t.rate, t.seed))
 
 
-def _beyond(best_first: list[float]) -> list[float]:
+def _beyond(best_first: list[Point]) -> list[Point]:
     """Return the next rate to try, if the best one is the smallest or largest so far."""
-    best = best_first[0]
-    if best == min(best_first):
-        return [best / 2]
-    return [best * 2] if best == max(best_first) else []
+    best, choice = best_first[0]
+    rates = [rate for rate, other in best_first if other == choice]
+    if best == min(rates):
+        return [(best / 2, choice)]
+    return [(best * 2, choice)] if best == max(rates) else []
 
 
-def _best_rates(trials: list[Trial]) -> list[float]:
-    """Sort rates by mean accuracy, best first, among those tried on the most seeds.
+def _best_first(trials: list[Trial]) -> list[Point]:
+    """Sort rates and choices by mean accuracy, best first, among those tried on the most seeds.
 
-    A run that broke down counts as accuracy 0; of equal rates the smaller one comes first.
+    A run that broke down counts as accuracy 0; of equal ones the smaller rate comes first.
     """
     accuracies = {
-        rate: np.nan_to_num([t.accuracy for t in trials if t.rate == rate]) for rate in sorted({t.rate for t in trials})
+        point: np.nan_to_num([t.accuracy for t in trials if t.point == point])
+        for point in sorted({t.point for t in trials})
     }
     most = max(map(len, accuracies.values()))
-    finalists = {rate: float(values.mean()) for rate, values in accuracies.items() if len(values) == most}
+    finalists = {point: float(values.mean()) for point, values in accuracies.items() if len(values) == most}
     return sorted(finalists, key=finalists.__getitem__, reverse=True)
 
 
-def _job(study: Study, setup: Setup, cell: Cell, word: str, rate: float, seed: int, *, tuning: bool = False) -> RunJob:
+def _job(study: Study, setup: Setup, cell: Cell, word: str, point: Point, seed: int, *, tuning: bool = False) -> RunJob:
+    rate, choice = point
     more = (*setup.more, *study.tuning) if tuning else setup.more
     name, options = parse_strategy(word)
-    run_file = study.setting(cell, rate, *more).with_strategy(name, options, seed)
+    run_file = study.setting(cell, rate, *more, choice=choice)
+    run_file = run_file.with_strategy(name, run_file.strategy.options | options, seed)
     place = setup.folder / cell.key / ("tuning" if tuning else "runs")
-    return RunJob(word, seed, run_file.model_dump_json(), place / f"{file_name(word)}-rate{rate:g}-seed{seed}")
+    folder = place / file_name(f"{file_name(word)}-rate{rate:g}-{choice}-seed{seed}".replace("--", "-"))
+    return RunJob(word, seed, run_file.model_dump_json(), folder)
 
 
 def _run(jobs: list[RunJob], setup: Setup, stage: str, watch: Watch) -> Iterator[tuple[RunJob, float]]:
@@ -185,7 +206,7 @@ def _run(jobs: list[RunJob], setup: Setup, stage: str, watch: Watch) -> Iterator
     for job, result in run_all([job for job in jobs if job not in broken], setup.workers, watch.row, setup.on):
         if not isinstance(result, AdelError):
             accuracy = math.nan if result.final_accuracy is None else result.final_accuracy
-        elif RunRecord(job.folder).diverged:
+        elif isinstance(result, InfeasibleBudgetError) or RunRecord(job.folder).diverged:
             accuracy = math.nan
         else:
             raise result
@@ -193,22 +214,25 @@ def _run(jobs: list[RunJob], setup: Setup, stage: str, watch: Watch) -> Iterator
         yield job, accuracy
 
 
-def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord) -> StudyRun:
-    info, result = record.info, record.result
-    deadlines = info.deadlines or [info.uniform_deadline]
+def _summed_up(cell: Cell, word: str, seed: int, point: Point, record: RunRecord) -> StudyRun:
+    info = record.info if (record.folder / "run.json").is_file() else None  # None if no plan exists for the fleet
+    result = record.result
+    deadlines = [1.0] if info is None else info.deadlines or [info.uniform_deadline]
     if result is None:
         moments = np.full(len(_MOMENTS), CHANCE)
         curve = np.full(CURVE.size, CHANCE)
     else:
         contender = Contender(word, "", [record])
         moments, curve = contender.curve(np.array(list(_MOMENTS.values())))[0], contender.curve(CURVE)[0]
+    spent = sum(row.computing or 0.0 for row in record.rounds)
+    time = 1.0 if info is None else info.budget * (info.config["training"]["cohort"] or info.devices)
     accuracies: dict[str, Any] = dict(zip(_MOMENTS, moments.tolist(), strict=True))
     return StudyRun(
         cell=cell.key,
         strategy=word,
-        label=info.label,
+        label=word if info is None else info.label,
         seed=seed,
-        rate=rate,
+        rate=point[0],
         final=CHANCE if result is None or result.final_accuracy is None else result.final_accuracy,
         **accuracies,
         depth=0.0 if result is None else result.depth,
@@ -217,4 +241,6 @@ def _summed_up(cell: Cell, word: str, seed: int, rate: float, record: RunRecord)
         last_deadline=float(deadlines[-1]),
         broke_down=result is None,
         curve=" ".join(f"{value:.4g}" for value in curve),
+        choice=point[1],
+        counted=spent / time,
     )

@@ -56,17 +56,26 @@ class StudyRun:
     last_deadline: float
     broke_down: bool
     curve: str = ""
+    choice: str = ""
+    counted: float = math.nan
+    """Share of the time of all devices, or of a cohort's, that was spent on computing what was merged."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run on validation data, to choose a learning rate; the accuracy is NaN if it broke down."""
+    """One run on validation data, to choose a learning rate and more; the accuracy is NaN if it broke down."""
 
     cell: str
     strategy: str
     rate: float
     seed: int
     accuracy: float
+    choice: str = ""
+
+    @property
+    def point(self) -> tuple[float, str]:
+        """The learning rate, and what else is chosen."""
+        return self.rate, self.choice
 
 
 class Final(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -76,6 +76,10 @@ class Study:
     tuning_seeds: int = 1
     rates: tuple[float, ...] = RATES
     """Initial learning rates to choose from."""
+    choices: tuple[Callable[[str, str], tuple[str, ...]], ...] = ()
+    """Further choices, one after the other: functions of a strategy and the best choice so far that return alternatives
+    to it. Those of the first are tried at all rates, the others at the best rate. An alternative consists of
+    ``section.key=value`` pairs with blanks between them."""
     wider: int = 0
     """Number of further rates, each half or twice the last, that are tried if the best rate is the first or last."""
     finalists: int | None = None
@@ -100,6 +104,7 @@ class Study:
             return cell
         return next(other for other in self.cells if other.key == cell.oracle_of)
 
-    def setting(self, cell: Cell, rate: float, *more: str) -> RunFile:
+    def setting(self, cell: Cell, rate: float, *more: str, choice: str = "") -> RunFile:
         """Return the configuration of a cell at an initial learning rate; ``more`` is meant for all cells."""
-        return load_run(None, [*self.changes, *cell.changes, f"learning_rate.initial={rate}"], more)
+        own = [*self.changes, *cell.changes, f"learning_rate.initial={rate}", *choice.split()]
+        return load_run(None, own, more)

@@ -99,6 +99,8 @@ class Row(_Json):
         Gradient statistics measured in this round.
     losses : sequence of float or None
         Losses of the devices before they trained, if the strategy requested them.
+    computing : float or None
+        Seconds that devices computed for the merge, summed over the devices that count in it.
     nodes : sequence of str or None
         Flower's node of each device.
     abandoned : bool
@@ -122,6 +124,7 @@ class Row(_Json):
     devices: Sequence[Count] | None = None
     gradients: Mapping[str, Any] | None = None
     losses: Sequence[float | None] | None = None
+    computing: float | None = None
     nodes: Sequence[str] | None = None
     abandoned: bool = False
     rejected: Mapping[str, Count] = field(default_factory=dict)

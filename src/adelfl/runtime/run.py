@@ -248,9 +248,7 @@ class Run:
 
     def _row(self, step: Step) -> Row:
         arrivals, A = step.merge.arrivals, step.merge.A
-        counted = sum(
-            ((a.z[:, None] >= self.backward) & (w != 0)).sum(axis=0) for a, w in zip(arrivals, A, strict=True)
-        )
+        counted = [(a.z[:, None] >= self.backward) & (w != 0) for a, w in zip(arrivals, A, strict=True)]
         computed = step.computed or Computed(None)
         devices = [u for a in arrivals for u in a.tasks.devices.tolist()]
         fields: dict[str, Any] = {
@@ -260,10 +258,13 @@ class Run:
             "train_loss": None if computed.change is None else computed.change.loss,
             "batch": [size for a in arrivals for size in a.tasks.batch.tolist()],
             "depth": [z for a in arrivals for z in a.z.tolist()],
-            "contributors": np.asarray(counted).tolist(),
+            "contributors": sum(layers.sum(axis=0) for layers in counted).tolist(),
             "devices": None if devices == self.everyone else devices,
             "gradients": None if computed.spread is None else computed.spread.to_dict(),
             "losses": computed.losses_listed,
+            "computing": float(
+                sum(np.nansum(a.seconds[c.any(axis=1)]) for a, c in zip(arrivals, counted, strict=True))
+            ),
         }
         return Row(**{**fields, **self.host.look(step)})
 

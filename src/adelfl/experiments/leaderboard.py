@@ -1,0 +1,129 @@
+"""Every straggler method on one clock: which one ends best, on which data, with which devices, in how much time.
+
+Every method chooses its learning rate and local steps, then the length of its rounds or its batch size, then one
+parameter of its own, all on validation data and in as many trials.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+from pathlib import Path
+
+from adelfl.experiments.study import Cell, Study
+
+METHODS = (
+    *("adel", "adel-paper", "salf", "drop", "wait", "heterofl"),
+    *("timelyfl", "anytime", "fedprox", "fednova"),
+    *("over-selection", "fedcs", "oort", "scaffold"),
+    *("fedasync", "fedbuff", "fedcompass"),
+)
+REFERENCES = ("clairvoyant", "oracle")
+"""Upper references, which no method can follow."""
+
+_SELF_PACED = {"wait", "timelyfl", "over-selection", "oort", "scaffold", "fedasync", "fedbuff", "fedcompass"}
+"""Methods whose rounds have no length that is set beforehand."""
+
+_PARAMETERS = {
+    "adel": ("replan=false", "weigh=equally"),
+    "adel-paper": ("correction=none", "average_over=all"),
+    "salf": ("correction=none", "average_over=all"),
+    "timelyfl": ("share=0.25", "share=0.75"),
+    "anytime": ("chunk=4", "chunk=16"),
+    "fedprox": ("proximal=0.01", "proximal=1.0"),
+    "over-selection": ("factor=2.0", "factor=4.0"),
+    "oort": ("factor=2.0", "factor=3.0"),
+    "fedasync": ("mixing=0.3", "mixing=0.9"),
+    "fedbuff": ("buffer=2", "buffer=5"),
+    "fedcompass": ("latest=1.0", "latest=2.0"),
+}
+"""Two more values of one parameter; methods without one may weigh devices equally."""
+
+
+def _work(steps: int | str, rounds: int | str) -> str:
+    return f"training.local_iterations={steps} training.rounds={rounds}"
+
+
+def local_work(method: str, _: str) -> tuple[str, ...]:
+    """Local steps, with fewer rounds the more there are; adel may leave both to its plan."""
+    if method == "adel":
+        return _work(1, 100), _work(4, 50), _work("auto", "auto")
+    if method in ("wait", "scaffold"):  # which stop after so many rounds
+        return tuple(_work(steps, 5000) for steps in (1, 4, 16))
+    cohort = " training.cohort=10" if method == "oort" else ""
+    return tuple(_work(steps, rounds) + cohort for steps, rounds in ((1, 100), (4, 50), (16, 25)))
+
+
+def pace(method: str, best: str) -> tuple[str, ...]:
+    """Longer and shorter rounds, or other batches where a method sets the length of its rounds itself."""
+    if method == "oracle":  # more rounds cost it nothing
+        return ()
+    rounds = dict(pair.split("=") for pair in best.split())["training.rounds"]
+    if method in _SELF_PACED or rounds == "auto":
+        return tuple(f"{best} training.batch={batch}" for batch in (4, 8, 32))
+    return tuple(best.replace(f"rounds={rounds}", f"rounds={int(int(rounds) * times)}") for times in (0.5, 2, 4))
+
+
+def parameter(method: str, best: str) -> tuple[str, ...]:
+    """Two more values of the method's own parameter."""
+    return tuple(f"{best} strategy.options.{option}" for option in _PARAMETERS.get(method, ("weigh=equally",)))
+
+
+_SKEW = {
+    "iid": ("IID", ("data.partition=iid",)),
+    "dir01": ("Dirichlet 0.1", ("data.partition=dirichlet", "data.alpha=0.1")),
+}
+_TIMES = ("starved", "tight", "ample")
+_DATA = {
+    "digits": ("Digits, MLP", ("data.name=digits", "model.name=mlp"), (40, 95, 390), (4, 10, 30)),
+    "wisdm": ("WISDM (36 people), MLP", ("model.name=mlp",), (40, 95, 390), (4, 10, 30)),
+    "mnist": ("MNIST, CNN", ("data.name=mnist", "model.name=cnn"), (60, 120, 400), (20, 50, 150)),
+    "cifar": ("CIFAR-10, CNN", ("data.name=cifar10", "model.name=cnn"), (60, 120, 400), (20, 50, 150)),
+}
+"""Title, setting, and seconds that are starved, tight and ample for lognormal devices and for phones."""
+
+NAMES = tuple(f"leaderboard-{data}" for data in _DATA)
+
+
+def study(name: str, _scale: str = "cpu") -> Study:
+    """Return the leaderboard of a data set; files of devices and users are looked for in $ADELFL_DATA."""
+    folder = Path(os.environ.get("ADELFL_DATA", "."))
+    data = name.removeprefix("leaderboard-")
+    title, setting, lognormal, phones = _DATA[data]
+    if data == "wisdm":
+        file = folder / "users/wisdm.csv"
+        setting = (*setting, f"data.file={file}", "data.user_column=user", "data.label_column=class")
+    traces = (
+        *("fleet.kind=traces", f"fleet.speeds={folder / 'devices/phone_training_ms.csv'}", "fleet.network=lenet"),
+        f"fleet.bandwidth={folder / 'devices/bandwidth_traces_3g.csv'}",
+        *(f"fleet.availability={folder / 'devices/availability_flash.csv'}", "fleet.start_hour=24.0"),
+        *("training.cohort=10", *(() if data == "wisdm" else ("fleet.devices=100",))),
+    )
+    cells = []
+    for fleet, skew, (time, seconds) in product(
+        ("lognormal", "phones"),
+        ("users",) if data == "wisdm" else _SKEW,
+        enumerate(_TIMES),
+    ):
+        budget = (lognormal if fleet == "lognormal" else phones)[time]
+        day = (f"fleet.speedup={86400 / budget}",)  # a run takes a day of the phones
+        partition = _SKEW.get(skew, ("by user", ()))
+        cells.append(
+            Cell(
+                f"{fleet}-{skew}-{seconds}",
+                f"{fleet}, {partition[0]}, {seconds}",
+                (f"training.budget={budget}", *partition[1], *((*traces, *day) if fleet == "phones" else ())),
+            )
+        )
+    return Study(
+        name=name,
+        title=f"{title}: every method on one clock",
+        source="ours",
+        changes=(*setting, "training.evaluations=20"),
+        cells=tuple(cells),
+        strategies=(*METHODS, *REFERENCES),
+        tuning=("data.validation=0.25", "training.evaluations=10"),
+        rates=(0.06, 0.2, 0.6),
+        choices=(local_work, pace, parameter),
+        drawing="dots",
+    )
