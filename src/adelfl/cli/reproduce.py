@@ -30,7 +30,9 @@ class Scale(StrEnum):
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Studies, or all; see docs/reproduction.md.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Studies, leaderboard or all; see docs/reproduction.md.")
+    ],
     scale: Annotated[Scale, typer.Option(help="cpu: narrow networks, fewer rounds; full: the paper's.")] = Scale.cpu,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default 5 (CIFAR-10: 3).")] = None,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -62,10 +64,11 @@ def reproduce(
     from adelfl.cli.display import Display
     from adelfl.experiments.catalogue import NAMES, find_study
     from adelfl.experiments.conduct import Setup, conduct
+    from adelfl.experiments.leaderboard import NAMES as LEADERBOARDS
     from adelfl.experiments.results import StudyResults
 
-    wanted = list(NAMES) if "all" in names else names
-    studies = [find_study(name, scale.value) for name in wanted]
+    several = {"all": NAMES, "leaderboard": LEADERBOARDS}
+    studies = [find_study(each, scale.value) for name in names for each in several.get(name, (name,))]
     if as_json and len(studies) > 1:
         raise ConfigError("--json: name one study at a time")
     more = list(changes or ())
@@ -126,11 +129,12 @@ def _leave(study: Study, outcome: StudyResults, stem: Path, scale: Scale, minute
     minutes = max(minutes, round(outcome.core_minutes, 1))
     about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": minutes}
     write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
-    picture = _picture(study, outcome)
+    board = study.drawing == "board"  # one picture of all leaderboards
+    picture = _board(stem.parent) if board else _picture(study, outcome)
     if picture is None:
         typer.echo(f"note: no picture of {study.name}: its rows have no curves; run it again for one", err=True)
     else:
-        save(picture, stem.with_name(f"{stem.name}.png"), dpi=100)
+        save(picture, stem.with_name("leaderboard.png" if board else f"{stem.name}.png"), dpi=100)
     if study.name == "table-2":
         from adelfl.experiments.catalogue import STATED, TABLE_2
         from adelfl.experiments.regime import fit_regime
@@ -151,6 +155,25 @@ def _leave(study: Study, outcome: StudyResults, stem: Path, scale: Scale, minute
             if title in titles
         ]
         save(draw_study(panels, study.title, deadlines=False), stem.with_name(f"{stem.name}-headline.png"), dpi=110)
+
+
+def _board(folder: Path) -> Figure | None:
+    """Draw all leaderboards in a folder; None if no cell is finished."""
+    from adelfl.experiments import leaderboard
+    from adelfl.experiments.page import finished
+    from adelfl.report.studies import draw_board
+
+    columns = []
+    for name in leaderboard.NAMES:
+        outcome = _earlier(leaderboard.study(name), folder / name)
+        if outcome is None:
+            continue
+        for cell in finished(outcome):
+            fleet, data, time = cell.title.split(", ")
+            summaries = {word: outcome.summary(cell, word) for word in outcome.study.strategies}
+            scores = {word: (s.mean, s.error) for word, s in summaries.items()}
+            columns.append((f"{outcome.study.title.partition(',')[0]}, {fleet}, {data}", time, scores))
+    return draw_board(columns, leaderboard.REFERENCES) if columns else None
 
 
 def _evaluated(outcome: StudyResults) -> list[tuple[str, list[Contender]]]:

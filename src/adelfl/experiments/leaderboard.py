@@ -21,7 +21,10 @@ METHODS = (
 REFERENCES = ("clairvoyant", "oracle")
 """Upper references, which no method can follow."""
 
-_SELF_PACED = {"wait", "timelyfl", "over-selection", "oort", "scaffold", "fedasync", "fedbuff", "fedcompass"}
+LEVEL = 0.9
+"""Share of the clairvoyant's final accuracy to which times are measured."""
+
+SELF_PACED = {"wait", "timelyfl", "over-selection", "oort", "scaffold", "fedasync", "fedbuff", "fedcompass"}
 """Methods whose rounds have no length that is set beforehand."""
 
 _PARAMETERS = {
@@ -59,7 +62,7 @@ def pace(method: str, best: str) -> tuple[str, ...]:
     if method == "oracle":  # more rounds cost it nothing
         return ()
     rounds = dict(pair.split("=") for pair in best.split())["training.rounds"]
-    if method in _SELF_PACED or rounds == "auto":
+    if method in SELF_PACED or rounds == "auto":
         return tuple(f"{best} training.batch={batch}" for batch in (4, 8, 32))
     return tuple(best.replace(f"rounds={rounds}", f"rounds={int(int(rounds) * times)}") for times in (0.5, 2, 4))
 
@@ -125,5 +128,5 @@ def study(name: str, _scale: str = "cpu") -> Study:
         tuning=("data.validation=0.25", "training.evaluations=10"),
         rates=(0.06, 0.2, 0.6),
         choices=(local_work, pace, parameter),
-        drawing="dots",
+        drawing="board",
     )

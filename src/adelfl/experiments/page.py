@@ -6,6 +6,8 @@
 <!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
 <!-- goals: beyond-digits beyond-mnist -->                 in how many cells our goals are met
 <!-- regime: table-2 -->                                   which depth the paper's baselines point to
+<!-- winners: leaderboard-digits -->                       the best method of each cell, and adel
+<!-- board: leaderboard-digits -->                         every method in each cell
 ...
 <!-- end -->
 """
@@ -22,16 +24,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.experiments.catalogue import STATED, TABLE_2, find_study
+from adelfl.experiments.leaderboard import LEVEL, METHODS, SELF_PACED
 from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
 from adelfl.experiments.results import Final, StudyResults, Verdict
 from adelfl.experiments.study import Cell
 from adelfl.report.comparison import standard_error
 from adelfl.theory.participation import deadline_for_depth, survival
 
-_MARKED = re.compile(r"(<!-- (results|claims|gains|headline|goals|regime): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(
+    r"(<!-- (results|claims|gains|headline|goals|regime|winners|board): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
-_FOLDED = {"results": "Table of results", "claims": "Verdict on each claim of the paper"}
+_FOLDED = {
+    "results": "Table of results",
+    "claims": "Verdict on each claim of the paper",
+    "board": "Table of all methods",
+}
 """Long tables that a page shows on demand, with what stands in their place."""
 
 
@@ -49,8 +58,9 @@ def fill_page(text: str, results: Path) -> str:
             return f"{begin}{several(names.split(), outcomes)}{end}"
         (outcome,) = outcomes.values()
         tables = {"claims": claims_table, "gains": gains_table, "results": results_table}
-        made = (tables | {"regime": regime_table})[what](outcome)
-        if what not in ("claims", "regime"):
+        tables |= {"regime": regime_table, "winners": winners_table, "board": board_table}
+        made = tables[what](outcome)
+        if what not in ("claims", "regime", "winners"):
             made += _cost(names, results)
         if what in _FOLDED:
             made = f'<details markdown="1">\n<summary>{_FOLDED[what]}</summary>\n\n{made}\n</details>\n'
@@ -188,6 +198,66 @@ def goals_table(names: list[str], outcomes: dict[str, StudyResults]) -> str:
         met = sum(share >= 0.8 for share, _ in gaps)
         rows.append([name, f"{len(gaps)} of {len(outcome.study.cells)}", f"{met}", least, "; ".join(worse) or "none"])
     return _markdown(rows)
+
+
+def best_method(outcome: StudyResults, cell: Cell, *without: str) -> str:
+    """Return the method with the highest mean accuracy in a cell of the leaderboard."""
+    methods = [word for word in METHODS if word not in without and outcome.of(cell, word)]
+    return max(methods, key=lambda word: float(outcome.accuracy(cell, word).mean()))
+
+
+def winners_table(outcome: StudyResults) -> str:
+    """The best method of each cell, the best besides adel, what adel gains over that, and the clairvoyant."""
+    rows = [["setting", "best", "accuracy", "adel", "adel − best other", "clairvoyant", "best chose", "adel chose"]]
+    for cell in finished(outcome):
+        best, other = best_method(outcome, cell), best_method(outcome, cell, "adel")
+        shown = {word: outcome.summary(cell, word) for word in (best, "adel", "clairvoyant")}
+        accuracy = {word: _plus_minus(s.mean, s.error) for word, s in shown.items()}
+        gain = outcome.difference(cell, "adel", other)
+        chose = [_chosen(outcome, cell, word) for word in (best, "adel")]
+        behind = f"{_plus_minus(gain.mean, gain.error, sign=True)} ({other})"
+        row = [cell.title, best, accuracy[best], accuracy["adel"], behind, accuracy["clairvoyant"], *chose]
+        rows.append([f"**{text}**" if text == best == "adel" else text for text in row])
+    return _markdown(rows) + "\n"
+
+
+def board_table(outcome: StudyResults) -> str:
+    """A row per method: accuracy, time to the level, and counted device time, in each cell."""
+    cells = finished(outcome)
+    rows = [["", *(cell.title for cell in cells)]]
+    for word in outcome.study.strategies:
+        row = [word]
+        for cell in cells:
+            s, level = outcome.summary(cell, word), LEVEL * float(outcome.accuracy(cell, "clairvoyant").mean())
+            reached = outcome.reached(cell, word, level)
+            time = "–" if np.isnan(reached).any() else f"{reached.mean():.0%}"
+            counted = "" if word == "oracle" else f"; {np.mean([run.counted for run in outcome.of(cell, word)]):.0%}"
+            row.append(f"{_plus_minus(s.mean, s.error)}; {time}{counted}")
+        rows.append(row)
+    seeds = {len(outcome.of(cell, word)) for cell in cells for word in outcome.study.strategies}
+    note = (
+        f"\nFinal test accuracy, %, mean ± standard error of {min(seeds)} seeds; share of the budget until {LEVEL:.0%} "
+        "of the clairvoyant's accuracy (–: not in every run); share of the devices' time that was spent on computing "
+        "what was merged.\n"
+    )
+    return _markdown(rows) + note
+
+
+def finished(outcome: StudyResults) -> list[Cell]:
+    """Return the cells with as many seeds of every method."""
+    counts = {cell: {len(outcome.of(cell, word)) for word in outcome.study.strategies} for cell in outcome.study.cells}
+    return [cell for cell, seeds in counts.items() if len(seeds) == 1 and 0 not in seeds]
+
+
+def _chosen(outcome: StudyResults, cell: Cell, word: str) -> str:
+    """Return the chosen rate, local steps, rounds and options in short."""
+    run = outcome.of(cell, word)[0]
+    names = {"training.local_iterations": "E", "training.rounds": "R", "training.batch": "S"}
+    pairs = dict(pair.split("=", 1) for pair in run.choice.split())
+    if word in SELF_PACED:
+        del pairs["training.rounds"]
+    short = [f"{names.get(key, key.rpartition('.')[2])} {value}" for key, value in pairs.items()]
+    return ", ".join([f"η {run.rate:g}", *short])
 
 
 _FAR = 5.0

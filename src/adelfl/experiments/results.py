@@ -165,6 +165,12 @@ class StudyResults:
         key = at if at == "final" else f"at_{at.rstrip('%')}"
         return np.array([100.0 * getattr(run, key) for run in self.of(cell, strategy)])
 
+    def reached(self, cell: Cell, strategy: str, level: float) -> Floats:
+        """Share of the budget after which each seed has an accuracy, in percent; NaN if it never has."""
+        curves = np.array([[100.0 * float(value) for value in run.curve.split()] for run in self.of(cell, strategy)])
+        there = curves >= level
+        return np.where(there.any(axis=1), CURVE[there.argmax(axis=1)], np.nan)
+
     def difference(self, cell: Cell, better: str, worse: str, at: str = "final") -> Difference:
         """Return the paired difference in points between two strategies, over common seeds."""
         seeds = {run.seed for run in self.of(cell, better)} & {run.seed for run in self.of(cell, worse)}

@@ -86,7 +86,7 @@ class Study:
     """Number of rates, the best on the first tuning seed, that are tried on the other seeds; None for all."""
     falling: bool = False
     """Whether the paper shows deadlines that fall over the rounds."""
-    drawing: Literal["curves", "dots", "map"] = "curves"
+    drawing: Literal["curves", "dots", "map", "board"] = "curves"
     words: Mapping[str, str] = field(default_factory=dict)
     """Names of strategies in reports, if not their labels."""
     gap: tuple[str, ...] = ()

@@ -10,11 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from adelfl.report.comparison import Contender
-from adelfl.report.style import BLACK, BLUE, GREY, RC, STRATEGY_COLOURS, figure, looks_of
+from adelfl.report.style import BLACK, BLUE, GREY, ORANGE, RC, STRATEGY_COLOURS, figure, looks_of
 from adelfl.report.time_series import about_seeds, plot_means
 from adelfl.theory.participation import starving_depth
 
@@ -128,6 +129,52 @@ def draw_dots(panels: Sequence[tuple[str, Sequence[Dot]]], title: str, columns: 
         for ax in axes[-columns:]:
             ax.set_xlabel("final test accuracy ± standard error (dashed: oracle)")
         fig.suptitle(title, fontsize=10.5, x=0.01, ha="left")
+    return fig
+
+
+def draw_board(
+    columns: Sequence[tuple[str, str, Mapping[str, tuple[float, float]]]], references: Sequence[str]
+) -> Figure:
+    """Draw the final accuracy of each method (row) in each setting (column), coloured by how far it is behind.
+
+    Parameters
+    ----------
+    columns : sequence of (str, str, mapping)
+        Group, title, and the mean and standard error of each method, in percent.
+    references : sequence of str
+        Methods that are shown, but do not win.
+    """
+    methods = [name for name in columns[0][2] if name not in references]
+    mean = {name: np.array([column[2][name][0] for column in columns]) for name in columns[0][2]}
+    error = {name: np.nan_to_num([column[2][name][1] for column in columns]) for name in methods}
+    best = np.max([mean[name] for name in methods], axis=0)
+    methods.sort(key=lambda name: float(np.mean(best - mean[name])))
+    behind = np.array([best - mean[name] for name in (*methods, *references)])
+    behind[len(methods) :] = np.nan
+    with matplotlib.rc_context(RC):
+        fig = figure(1.8 + 0.52 * len(columns), 1.9 + 0.27 * len(behind))
+        ax = fig.subplots()
+        image = ax.imshow(behind, cmap="YlGnBu_r", vmin=0, vmax=30, aspect="auto")
+        for i, name in enumerate((*methods, *references)):
+            for j, value in enumerate(mean[name]):
+                wins = i < len(methods) and behind[i, j] <= error[name][j]
+                colour = "white" if i < len(methods) and behind[i, j] < 13 else "black"
+                weight = "bold" if wins else "normal"
+                ax.text(j, i, f"{value:.0f}", ha="center", va="center", color=colour, fontsize=8, fontweight=weight)
+                if wins:
+                    ax.add_patch(Rectangle((j - 0.47, i - 0.45), 0.94, 0.9, fill=False, color=ORANGE, linewidth=1.8))
+        ax.axhline(len(methods) - 0.5, color=BLACK, linewidth=1.2)
+        groups = [group for group, _, _ in columns]
+        for j in range(len(columns)):
+            if j == 0 or groups[j] != groups[j - 1]:
+                ax.axvline(j - 0.5, color=BLACK, linewidth=1.2)
+                centre = j + (groups.count(groups[j]) - 1) / 2
+                ax.text(centre, -0.7, groups[j].replace(", ", "\n"), ha="center", va="bottom", fontsize=8.5)
+        ax.set_xticks(range(len(columns)), [title for _, title, _ in columns], rotation=60, ha="right")
+        ax.set_yticks(range(len(behind)), [*methods, *references])
+        ax.grid(visible=False)
+        ax.spines[:].set_visible(False)
+        fig.colorbar(image, ax=ax, label="points behind the best method", shrink=0.7, pad=0.01)
     return fig
 
 
