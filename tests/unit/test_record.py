@@ -36,7 +36,7 @@ SMALL = (
     "training.evaluations=3",
 )
 FINISHED = ["model.safetensors", "result.json", "rounds.jsonl", "run.json", "wall.jsonl"]
-KEYS = {"round", "time", "deadline", "loss", "accuracy", "train_loss", "batch", "depth", "contributors"}
+KEYS = {"round", "time", "deadline", "loss", "accuracy", "train_loss", "batch", "depth", "contributors", "computing"}
 
 
 def said(strategy="salf", *changes):
