@@ -7,12 +7,10 @@ from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from adelfl.array_types import Floats
 from adelfl.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 LawName = Literal["exponential", "constant", "shifted", "gamma", "lognormal", "samples"]
 

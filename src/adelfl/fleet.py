@@ -8,14 +8,12 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from adelfl.array_types import Bools, Floats, Ints
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 from adelfl.tables import numbers, read_csv
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_DEVICES = 100_000_000
 """Largest number of devices in a fleet."""
@@ -180,7 +178,7 @@ class Fleet:
         """s₀ of some groups."""
         return (np.zeros(self.groups) if self.overhead is None else self.overhead)[groups]
 
-    def subset(self, keep: NDArray[np.bool_]) -> Fleet:
+    def subset(self, keep: Bools) -> Fleet:
         """Return the groups where ``keep`` is true."""
         names = tuple(n for n, k in zip(self.names, keep, strict=True) if k) if self.names else ()
         optional = (None if v is None else v[keep] for v in (self.samples, self.overhead, self.spread))

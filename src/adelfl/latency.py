@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
+from adelfl.array_types import Floats, Ints
 from adelfl.durations import Law as Law
 from adelfl.durations import LawName as LawName
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 from adelfl.theory import participation
-
-Floats = NDArray[np.float64]
 
 _TABLE_DRAWS, _TABLE_POINTS = 20_000, 400
 _UPLOAD_POINTS = 16
@@ -55,7 +54,7 @@ class LatencyModel(Protocol):
         ...
 
 
-def of_devices(latency: LatencyModel, devices: NDArray[np.int64]) -> LatencyModel:
+def of_devices(latency: LatencyModel, devices: Ints) -> LatencyModel:
     """Return the latency model of some devices, given by their numbers (from 0, in the order of the fleet).
 
     It is that of the model's method ``of_devices(devices)``; a model without one is the same for all devices.
@@ -65,7 +64,7 @@ def of_devices(latency: LatencyModel, devices: NDArray[np.int64]) -> LatencyMode
     return own
 
 
-def work_of(latency: LatencyModel, z: NDArray[np.int64], layers: int, when: str = "a plan") -> Floats:
+def work_of(latency: LatencyModel, z: Ints, layers: int, when: str = "a plan") -> Floats:
     """Return the work of z finished layers in mean layers, including their forward passes.
 
     It is that of the model's method ``work(z, layers)``; without one every layer counts 1.
@@ -157,7 +156,7 @@ class GammaLayers:
 
     spread: Floats | float
 
-    def of_devices(self, devices: NDArray[np.int64]) -> GammaLayers:
+    def of_devices(self, devices: Ints) -> GammaLayers:
         """Return the model of some devices."""
         return self if np.ndim(self.spread) == 0 else GammaLayers(np.asarray(self.spread)[devices])
 
@@ -244,7 +243,7 @@ class Latency:
         sizes = self._checked("shares", layers)[::-1]
         return np.asarray(np.cumsum(sizes) / sizes.sum(), dtype=np.float64)
 
-    def work(self, z: NDArray[np.int64], layers: int) -> Floats:
+    def work(self, z: Ints, layers: int) -> Floats:
         """Return the work of z finished layers over all local iterations, in mean layers."""
         done = np.concatenate([[0.0], np.cumsum(self._costs(layers))])
         whole, rest = np.divmod(z, layers)

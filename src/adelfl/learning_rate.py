@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 
 @runtime_checkable

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Bools, Floats, Ints
 from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential, LatencyModel
 from adelfl.theory import participation
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_COUNT = 2.0**53
 """Largest batch size, up to which floats represent all whole numbers."""
@@ -40,7 +37,7 @@ class Schedule:
     """Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋): one for all rounds, or one per round."""
     batch: int | None = None
     """Fixed batch size; exactly one of m and batch is given."""
-    sits_out: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    sits_out: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
     """Groups that the plan leaves out of every round, shape (groups,)."""
     cohort: int | None = None
     """Devices drawn in each round from the whole fleet; None for all."""
@@ -59,7 +56,7 @@ class Schedule:
         if self.sits_out.size == 0:
             object.__setattr__(self, "sits_out", np.zeros(self.fleet.groups, dtype=bool))
         if self.m is not None:
-            largest = np.where(self.sits_out, 0.0, self._at_most(float(np.max(self.m)) * self._speed))
+            largest = np.where(self.sits_out, 0.0, np.minimum(float(np.max(self.m)) * self._speed, self._most))
             if not largest.max() <= MAX_COUNT:
                 i = int(np.argmax(largest))
                 raise ConfigError(
@@ -68,20 +65,12 @@ class Schedule:
                 )
 
     @classmethod
-    def uniform(
-        cls,
-        fleet: Fleet,
-        layers: int,
-        rounds: int,
-        budget: float,
-        batch: int,
-        local_iterations: int = 1,
-        cohort: int | None = None,
-        latency: LatencyModel | None = None,
-    ) -> Schedule:
-        """Return the schedule of the baselines: T_max / R for every round, one batch size for all devices."""
-        chosen = {"cohort": cohort, "local_iterations": local_iterations, "latency": latency or Exponential()}
-        return cls(fleet, layers, np.full(rounds, budget / rounds), batch=batch, **chosen)  # type: ignore[arg-type]
+    def uniform(cls, fleet: Fleet, layers: int, rounds: int, budget: float, batch: int, **more: Any) -> Schedule:  # noqa: ANN401
+        """Return the schedule of the baselines: T_max / R for every round, one batch size for all devices.
+
+        Further fields are given by name.
+        """
+        return cls(fleet, layers, np.full(rounds, budget / rounds), batch=batch, **more)
 
     @property
     def rounds(self) -> int:
@@ -92,10 +81,10 @@ class Schedule:
     def _speed(self) -> Floats:
         return self.fleet.compute / self.local_iterations
 
-    def _at_most(self, sizes: Floats, groups: Ints | slice = slice(None)) -> Floats:
-        """Cut batch sizes to the samples of each device."""
-        held = self.fleet.samples
-        return sizes if held is None else np.minimum(sizes, held[groups])
+    @cached_property
+    def _most(self) -> Floats:
+        """Samples of each device; infinite without a bound."""
+        return np.full(self.fleet.groups, np.inf) if self.fleet.samples is None else self.fleet.samples
 
     def batch_sizes(self, t: int | slice = slice(None), groups: Ints | None = None) -> Ints:
         """Return S_t^u of a round (from 0) or a slice of rounds, shape (groups,) or (rounds, groups).
@@ -114,7 +103,7 @@ class Schedule:
             if self.batch is not None:
                 sizes = np.maximum(sizes, np.minimum(time * self.local_iterations - s0, self.batch))
             sizes = np.maximum(1.0, np.floor(sizes))
-        return np.where((B < T) & ~out, self._at_most(sizes, chosen), 0.0).astype(np.int64)
+        return np.where((B < T) & ~out, np.minimum(sizes, self._most[chosen]), 0.0).astype(np.int64)
 
     def rates(self, t: int | slice = slice(None)) -> Floats:
         """Return λ_u = P_u (T_t − B_u) / S_t^u with the integer batch sizes; 0 where the device sits out.
@@ -175,11 +164,7 @@ class Schedule:
 
     def expected_depth(self, rounds: Iterable[int] | None = None) -> Floats:
         """Return the mean over the fleet of E[min(z, L)] in layers, in some rounds (from 0) or all."""
-        if not isinstance(self.latency, Exponential):
-            return np.asarray(self.delivery(rounds).sum(axis=1), dtype=np.float64)
-        weight = self.fleet.count / self.fleet.size
-        chosen = range(self.rounds) if rounds is None else rounds
-        return np.array([participation.expected_depth(self.layers, self.rates(t)) @ weight for t in chosen])
+        return np.asarray(self.delivery(rounds).sum(axis=1), dtype=np.float64)
 
     def delivery(self, rounds: Iterable[int] | None = None) -> Floats:
         """Return the share of the fleet that delivers layer l in round t, shape (rounds, L)."""
@@ -202,6 +187,7 @@ class Schedule:
 
     def to_dict(self) -> dict[str, Any]:
         """Return values for JSON; :meth:`from_dict` is the inverse, except for the latency model."""
+        fleet = [(f.name, getattr(self.fleet, f.name)) for f in fields(self.fleet) if f.name != "names"]
         return {
             "layers": self.layers,
             "deadlines": self.deadlines.tolist(),
@@ -209,13 +195,7 @@ class Schedule:
             "batch": self.batch,
             "cohort": self.cohort,
             "local_iterations": self.local_iterations,
-            "fleet": {
-                **{key: getattr(self.fleet, key).tolist() for key in ("compute", "upload", "count")},
-                "names": list(self.fleet.names),
-                **({} if self.fleet.samples is None else {"samples": _finite_or_none(self.fleet.samples)}),
-                **({} if self.fleet.overhead is None else {"overhead": self.fleet.overhead.tolist()}),
-                **({} if self.fleet.spread is None else {"spread": self.fleet.spread.tolist()}),
-            },
+            "fleet": {"names": list(self.fleet.names)} | {k: _finite_or_none(v) for k, v in fleet if v is not None},
             "sits_out": self.sits_out.tolist(),
         }
 
@@ -237,9 +217,9 @@ class Schedule:
         )
 
 
-def _finite_or_none(values: Floats) -> list[float | None]:
+def _finite_or_none(values: Floats | Ints) -> list[float | None]:
     """Return numbers for JSON, which has no infinity."""
-    return [float(v) if math.isfinite(v) else None for v in values]
+    return [v if math.isfinite(v) else None for v in values.tolist()]
 
 
 def round_up(value: float, digits: int = 4) -> float:

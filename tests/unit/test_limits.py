@@ -183,15 +183,3 @@ def test_the_largest_plan_of_all_needs_no_table_of_rounds_by_layers():
 def test_settings_that_were_right_before_still_are():
     assert setting_of(3, cohort=5).cohort == 5
     assert Problem(**GOOD | {"fleet": Fleet.of(3.0)}, batch=1).devices == 1
-
-
-def test_the_old_name_of_a_problem_warns_and_means_the_same():
-    from adelfl import strategies
-
-    with pytest.warns(DeprecationWarning, match="adelfl.Problem"):
-        make = strategies.Setting
-    old = make(GOOD["fleet"], 3, 10, 30.0, 8, 0.1, cohort=2)
-    assert isinstance(old, Problem)
-    assert (old.batch, old.eta[0], old.cohort) == (8, 0.1, 2)
-    with pytest.raises(AttributeError):
-        _ = strategies.Settings

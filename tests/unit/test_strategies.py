@@ -54,7 +54,9 @@ PLENTY = {"fleet": Fleet.of([300.0, 500.0, 400.0, 700.0], [0.0, 0.5, 0.2, 0.1]),
 
 def schedule_of(setting):
     E = setting.local_iterations
-    return Schedule.uniform(setting.fleet, setting.layers, setting.rounds, setting.budget, setting.batch, E)
+    return Schedule.uniform(
+        setting.fleet, setting.layers, setting.rounds, setting.budget, setting.batch, local_iterations=E
+    )
 
 
 def round_of(strategy, t=0, seed=0, devices=None):

@@ -130,16 +130,12 @@ class OnFlower(Backend):
     def dispatch(self, tasks: Tasks, version: int) -> None:
         """Send every device its task."""
         number, self.dispatched = self.dispatched, self.dispatched + 1
-        busy = self.exchange.busy
-        requested = {
-            int(u): i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy
-        }
-        now = self.now()
+        now, busy = self.now(), self.exchange.busy
+        idle = [i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy]
         end = min(now + tasks.cutoff, max(now, self.budget - _LAST)) if tasks.together else math.inf
         sent = _Dispatch(tasks, number, version, now, end, self.weights())
-        messages = [self.message(self.roster[u], self._task(tasks, i, version)) for u, i in requested.items()]
-        until = min(sent.end, self.budget)
-        for key, node in self.exchange.send(messages, until).items():
+        messages = [self.message(self.roster[tasks.devices[i]], self._task(tasks, i, version)) for i in idle]
+        for key, node in self.exchange.send(messages, min(sent.end, self.budget)).items():
             u = self.roster.index(node)
             sent.requested.add(u)
             self._by_key[key] = (sent, u)

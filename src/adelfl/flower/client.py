@@ -37,17 +37,22 @@ class Indexable(Protocol):
     def __getitem__(self, position: int, /) -> Any: ...  # noqa: ANN401
 
 
+Data = Indexable | tuple[Tensor, ...] | Iterable[Any]
+"""A dataset, or tensors of equally many rows, of which samples are drawn; anything else that can be iterated, such as a
+``DataLoader`` with ``batch_size=job.batch_size``, gives batches itself."""
+
+
 class Job:
     """One round's work at a node, from the arrival of its message on.
 
     Parameters
     ----------
     message : Message
-        What the node was sent.
+        Message of the server.
     model : nn.Module
-        Of the right shape; it is given the message's weights, and trained in place.
+        Model of the server's shape; it gets the message's weights, and is trained in place.
     clock : Clock, optional
-        A real one, by default, that starts here.
+        By default a real one that starts here.
     rng : numpy.random.Generator, optional
         Draws the batches.
     arrayrecord_key, configrecord_key, weighted_by_key : str
@@ -93,26 +98,14 @@ class Job:
 
     @property
     def batch_size(self) -> int:
-        """How many samples an iteration takes."""
+        """Samples per iteration."""
         return self.task.batch
-
-    @property
-    def seconds_left(self) -> float:
-        """Until computing has to end."""
-        return self.task.seconds - self._elapsed()
 
     def _elapsed(self) -> float:
         return self.clock.now() - self._arrived
 
-    def batches(self, data: Indexable | tuple[Tensor, ...] | Iterable[Any]) -> Iterator[Any]:
-        """One batch for every local iteration, as long as there is time.
-
-        Parameters
-        ----------
-        data : dataset, tuple of tensors, or iterable
-            A dataset, or tensors of equally many rows, of which samples are drawn; anything else that can be iterated,
-            such as a ``DataLoader`` with ``batch_size=job.batch_size``, is taken to give batches itself.
-        """
+    def batches(self, data: Data) -> Iterator[Any]:
+        """Iterate over one batch for every local iteration, as long as there is time."""
         source = self._drawn(data) if _has_samples(data) else _again_and_again(data)  # type: ignore[arg-type]
         for _ in range(self.task.iterations):
             if self.stopped:
@@ -170,7 +163,7 @@ class Job:
         self._examples += self._samples if partial.depth else 0
 
     def _should_stop(self, l: int) -> bool | Answer:
-        """A layer that came too late does not count, and one that is not expected in time is not begun."""
+        """Decide whether layer l, just finished, came too late to count, and whether the next one is not begun."""
         if self._on_gpu:
             torch.cuda.synchronize()  # hooks are called when a kernel is launched, not when it is done
         now, L = self._elapsed(), len(self.layers)
@@ -198,18 +191,15 @@ class Job:
             self._pair = tuple(sum(apart.get(name, 0.0) for name in layer.parameters) for layer in self.layers)
 
     def rehearse(self, loss: Callable[[nn.Module], Tensor]) -> None:
-        """Find out whether the model can be truncated, on a copy; ``loss`` runs the model on a batch."""
+        """Check on a copy whether the model can be truncated; ``loss`` runs the model on a batch."""
         began = self._elapsed()
         check_truncation(self.model, self.layers, loss)
         self._aside += self._elapsed() - began
 
     def reply(self, **metrics: float) -> Message:
-        """What the server gets: the changes of the layers that were finished, and how long that took.
+        """Return the message to the server: the changes of the finished layers, durations, and metrics of your own.
 
-        Parameters
-        ----------
-        **metrics : float
-            The user's own numbers; the strategy averages them over nodes.
+        The strategy averages metrics over nodes.
         """
         L = len(self.layers)
         names = [name for layer in self.layers[L - min(self.done, L) :] for name in layer.parameters]
@@ -249,7 +239,7 @@ class Job:
 def train(
     message: Message,
     model: nn.Module,
-    data: Indexable | tuple[Tensor, ...] | Iterable[Any],
+    data: Data,
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
     optimizer: Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer] | None = None,
     **options: Any,  # noqa: ANN401
@@ -260,13 +250,13 @@ def train(
     ----------
     message, model
         As for :class:`Job`.
-    data
-        As for :meth:`Job.batches`.
+    data : dataset, tuple of tensors, or iterable
+        Samples, or batches; see :data:`Data`.
     loss : callable
         Mean loss of outputs and labels.
     optimizer : callable, optional
-        Makes an optimizer from parameters and the round's learning rate. By default plain SGD, done by hand: the first
-        step of an optimizer of torch takes two seconds of imports, and every round is a new process.
+        Makes an optimizer from parameters and the round's learning rate. By default plain SGD, since the
+        first step of an optimizer of torch takes two seconds of imports, and every round is a new process.
     **options
         As for :class:`Job`.
     """
@@ -296,7 +286,7 @@ def plain_step(model: nn.Module, rate: float) -> None:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Give a model the server's weights; a parameter that has two names must come under one of them only."""
+    """Load the server's weights into a model; a parameter that has two names must come under one of them only."""
     names: dict[int, list[str]] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(p), []).append(name)
@@ -317,18 +307,17 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def _again_and_again(loader: Iterable[Any]) -> Iterator[Any]:
-    """A loader's batches, from the start again when it ends."""
+    """Iterate over a loader's batches, from the start again when it ends."""
     while True:
-        empty = True
+        batch = None
         for batch in loader:
-            empty = False
             yield batch
-        if empty:
+        if batch is None:
             return
 
 
 def _size(batch: Any) -> int:  # noqa: ANN401
-    """How many samples are in a batch: a tensor, or several in a tuple, a list or a mapping."""
+    """Return the number of samples in a batch: a tensor, or several in a tuple, a list or a mapping."""
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     return len(batch[0]) if isinstance(batch, tuple | list) else len(batch)

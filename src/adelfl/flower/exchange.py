@@ -31,25 +31,14 @@ _CALL_SECONDS, _LEAST_CALL = 10.0, 0.5  # limits for a list of nodes
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The answer of a node to the message ``key``, so many seconds after it was sent.
-
-    ``message`` is None if the answer could not be read; ``failure`` then says why.
-    """
+    """The answer of a node to the message ``key``, so many seconds after it was sent."""
 
     key: str
     node: int
     arrived: float
     message: Message | None
-    failure: str = ""
-
-    @property
-    def error(self) -> str | None:
-        """Why there is no content, in Flower's words; None if there is content."""
-        if self.message is None:
-            return self.failure
-        if not self.message.has_error():
-            return None
-        return f"code {self.message.error.code}: {self.message.error.reason}"
+    error: str | None = None
+    """Why there is no content; None if there is."""
 
 
 @dataclass(eq=False)
@@ -152,7 +141,8 @@ class Exchange:
             key = message.metadata.reply_to_message_id
             if key in self._open:  # otherwise it answers no message of ours, or one that was answered before
                 node, at = self._open.pop(key)
-                replies.append(Reply(key, node, now - at, message))
+                error = f"code {message.error.code}: {message.error.reason}" if message.has_error() else None
+                replies.append(Reply(key, node, now - at, message, error))
         return replies
 
     def _failed(self, group: _Group, error: Exception) -> list[Reply]:

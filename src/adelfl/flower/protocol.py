@@ -35,39 +35,27 @@ def is_statistic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Task:
-    """Work of a node in one round.
-
-    Attributes
-    ----------
-    round : int
-        Number of the merge that the weights lead to, from 1.
-    batch, iterations : int
-        Samples per local iteration, and how many iterations.
-    rate : float
-        Learning rate.
-    seconds : float
-        Seconds after the arrival of the message at which computing must end; infinite for no limit.
-    layers : tuple of tuple of str
-        Names of parameters, input side first.
-    pace : tuple of float
-        Expected seconds per sample of each layer, in the order of backpropagation. A layer that is not expected to be
-        ready in time is not begun. Empty for a node that is new: it then checks its model, and reports the difference
-        of its first two gradients.
-    oversample : bool
-        Whether samples repeat where the batch is larger than the node's data; otherwise the batch is all of it.
-    proximal : float
-        μ: gradients get the term μ (w_u − w).
-    """
+    """Work of a node in one round."""
 
     round: int
+    """Number of the merge that the weights lead to, from 1."""
     batch: int
+    """Samples per local iteration."""
     iterations: int
     rate: float
+    """Learning rate."""
     seconds: float
+    """Seconds after the arrival of the message at which computing must end; infinite for no limit."""
     layers: tuple[tuple[str, ...], ...]
+    """Names of parameters, input side first."""
     pace: tuple[float, ...] = ()
+    """Expected seconds per sample of each layer, in the order of backpropagation. A layer that is not expected to be
+    ready in time is not begun. Empty for a node that is new: it then checks its model, and reports the difference of
+    its first two gradients."""
     oversample: bool = False
+    """Whether samples repeat if the batch is larger than the node's data; otherwise the batch is all of it."""
     proximal: float = 0.0
+    """μ: gradients get the term μ (w_u − w)."""
 
     def write(self) -> Values:
         """Return entries of a configuration record."""
@@ -94,41 +82,31 @@ class Task:
 
 @dataclass(frozen=True)
 class Report:
-    """Report of a node on its work. It may hold anything, so the server uses only what makes sense.
-
-    Attributes
-    ----------
-    round : object
-        Round of the task.
-    done : object
-        Layers finished over all iterations.
-    setup, compute, aside, total : float
-        Seconds from the message's arrival to the first batch, of computing, of checks that are made once, and from
-        arrival to reply.
-    times : tuple of float
-        Seconds of the first iteration: forward pass, then each finished layer, last layer first.
-    samples : int
-        Batch size of those times.
-    rows : int
-        Samples that the node holds; 0 if unknown. Batches are not larger.
-    pair : tuple of float
-        ‖g − g′‖² of each layer, input side first, for two gradients of a new node; empty otherwise.
-    steps : tuple of float
-        Complete steps of one batch size, without the first if there are others: that size, their number, and mean and
-        variance of their durations. Empty if there are none.
-    """
+    """Report of a node on its work. It may hold anything, so the server uses only what makes sense."""
 
     round: object
+    """Round of the task."""
     done: object
+    """Layers finished over all iterations."""
     setup: float
+    """Seconds from the arrival of the message to the first batch."""
     compute: float
+    """Seconds of computing."""
     aside: float
+    """Seconds of checks that are made once."""
     total: float
+    """Seconds from arrival to reply."""
     times: tuple[float, ...]
+    """Seconds of the first iteration: forward pass, then each finished layer, last layer first."""
     samples: int
+    """Batch size of those times."""
     rows: int = 0
+    """Samples that the node holds; 0 if unknown. Batches are not larger."""
     pair: tuple[float, ...] = ()
+    """‖g − g′‖² of each layer, input side first, for two gradients of a new node; empty otherwise."""
     steps: tuple[float, ...] = ()
+    """Complete steps of one batch size, without the first if there are others: that size, their number, and mean and
+    variance of their durations. Empty if there are none."""
 
     def write(self) -> Values:
         """Return entries of a metrics record."""
@@ -137,31 +115,20 @@ class Report:
     @classmethod
     def read(cls, record: Mapping[str, Any], layers: int) -> Report:
         """Read an unchecked metrics record; values that cannot be are left out."""
-        times = record.get(f"{PREFIX}times", [])
-        samples = record.get(f"{PREFIX}samples")
-        right = (
-            isinstance(times, list)
-            and 1 <= len(times) <= layers + 1
-            and all(_is_duration(value) for value in times)
-            and type(samples) is int
-            and 1 <= samples <= 2**53
-        )
-        rows = record.get(f"{PREFIX}rows")
-        durations = {key: record.get(f"{PREFIX}{key}") for key in ("setup", "compute", "aside", "total")}
-        pair = record.get(f"{PREFIX}pair", [])
-        is_pair = isinstance(pair, list) and len(pair) == layers and all(_is_duration(value) for value in pair)
-        steps = record.get(f"{PREFIX}steps", [])
-        are_steps = isinstance(steps, list) and len(steps) == 4 and all(_is_duration(value) for value in steps)
-        return cls(
-            round=record.get(f"{PREFIX}round"),
-            done=record.get(f"{PREFIX}done"),
-            **{key: float(value) if _is_duration(value) else math.nan for key, value in durations.items()},  # type: ignore[arg-type]
-            times=tuple(map(float, times)) if right else (),
-            samples=int(samples) if right and samples is not None else 0,
-            rows=rows if type(rows) is int and rows > 0 else 0,
-            pair=tuple(map(float, pair)) if is_pair else (),
-            steps=tuple(map(float, steps)) if are_steps and steps[0] >= 1 and steps[1] >= 1 and steps[2] > 0 else (),
-        )
+        values: Values = {field.name: record.get(f"{PREFIX}{field.name}") for field in fields(cls)}
+        for key in ("setup", "compute", "aside", "total"):
+            values[key] = float(values[key]) if _is_duration(values[key]) else math.nan
+        for key, lengths in (("times", range(1, layers + 2)), ("pair", (layers,)), ("steps", (4,))):
+            value = values[key]
+            right = isinstance(value, list) and len(value) in lengths and all(map(_is_duration, value))
+            values[key] = tuple(map(float, value)) if right else ()
+        for key in ("samples", "rows"):
+            values[key] = values[key] if type(values[key]) is int and 0 < values[key] <= 2**53 else 0
+        if not (values["times"] and values["samples"]):
+            values |= {"times": (), "samples": 0}
+        if values["steps"] and not (min(values["steps"][:2]) >= 1 and values["steps"][2] > 0):
+            values["steps"] = ()
+        return cls(**values)
 
     def timing(self, round_trip: float) -> Timing | None:
         """Return the durations that fit into a round trip; None if they cannot be true."""

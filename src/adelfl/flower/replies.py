@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
 from adelfl.atomic import Weights
@@ -40,8 +41,8 @@ class Delivery:
         return loss if isinstance(loss, float) and math.isfinite(loss) else math.nan
 
 
-def average_metrics(replies: Iterable[Message], aggregate: Aggregate, weighted_by: str) -> MetricRecord | None:
-    """Average the user's own metrics over nodes; None if there are none, or if they do not fit together."""
+def average_metrics(replies: Iterable[Message], aggregate: Aggregate | None, weighted_by: str) -> MetricRecord | None:
+    """Average the user's own metrics over nodes, by default as Flower does; None without any that fit together."""
     contents = []
     for reply in replies:
         own = {
@@ -52,7 +53,7 @@ def average_metrics(replies: Iterable[Message], aggregate: Aggregate, weighted_b
     if not contents:
         return None
     try:
-        return aggregate(contents, weighted_by)
+        return (aggregate or aggregate_metricrecords)(contents, weighted_by)
     except Exception as error:  # numbers for the log must not end a run
         log.warning("metrics could not be averaged: %s", error)
         return None

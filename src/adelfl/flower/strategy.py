@@ -10,6 +10,7 @@ import logging
 import math
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import Any, Literal
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from adelfl.clock import Clock, RealClock, wall_seconds
 from adelfl.errors import AdelError, ConfigError
@@ -50,117 +50,86 @@ _CLOCK_ERROR = 2 * 3600.0
 than clocks are wrong, and a node is sent no second message before it has answered the first."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeadlineStrategy(Strategy):
     """Federated training that ends in time.
 
-    Parameters
-    ----------
-    budget : float
-        T_max, seconds from the call of :meth:`start` to its end.
-    method : str
-        How stragglers are treated: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or
-        ``package.module:Class`` of a :class:`~adelfl.strategies.Strategy` of your own.
-    learning_rate : float or LearningRate
-        η_t; sent to the clients with every task.
-    batch : int
-        Samples per local iteration, of the baselines and in the opening round; adel plans its own.
-    local_iterations : int or "auto"
-        E, or "auto" to let the plan choose it: as many local steps as fit until a round closes, of a batch that the
-        learning rate bears.
-    layers : sequence, optional
-        Names of parameters of each layer, input side first. By default the arrays' names are grouped by what comes
-        before their last dot, in their order, which is right for models that list their layers in the order of
-        execution; the clients check that.
-    plan_options : mapping, optional
-        Options of the method, such as ``{"correction": "none"}``.
-    constants : Constants, optional
-        What the bound needs to know; by default estimated in the opening round.
-    server_step : str or ServerStep
-        How the server uses merged changes: "sgd" as in the paper, "momentum", "adagrad", "adam", "yogi", "average".
-    min_reports : int
-        A round in which fewer nodes deliver something is abandoned: the model stays as it is.
-    norm_limit : float
-        k: updates with a layer whose norm exceeds k times the round's median are rejected; infinite to switch that off.
-    measure_share : float
-        Share of the budget that the opening round, which trains and measures, may take.
-    record : str or Path, optional
-        Folder for the run's record. If it holds a run that was interrupted, that run is continued.
-    evaluate_seconds : float, optional
-        Limit for federated evaluation after a round; by default a quarter of a mean round.
-    seed : int
-        Seed of the choice of nodes where not all take part.
-    oversample : bool
-        Whether a batch may be larger than the data of its node, whose samples are then drawn with replacement. By
-        default it is cut to the data, and drawn without.
-    clock : Clock, optional
-        For tests.
-    fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes, weighted_by_key,
-    arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_fn
-        As for Flower's ``FedAvg``, except that federated evaluation is off by default, since its time is the budget's,
-        and that ``weighted_by_key`` weighs metrics only.
+    Options that are not described here are those of Flower's ``FedAvg``, except that federated evaluation is off by
+    default, since its time is the budget's, and that ``weighted_by_key`` weighs metrics only.
     """
 
-    def __init__(
-        self,
-        *,
-        budget: float,
-        method: str = "adel",
-        learning_rate: float | LearningRate = 0.1,
-        batch: int = 16,
-        local_iterations: int | Literal["auto"] = 1,
-        layers: Sequence[Sequence[str]] | None = None,
-        plan_options: Mapping[str, Any] | None = None,
-        constants: Constants | None = None,
-        server_step: str | ServerStep = "sgd",
-        min_reports: int = 1,
-        norm_limit: float = 10.0,
-        measure_share: float = 0.2,
-        record: str | Path | None = None,
-        evaluate_seconds: float | None = None,
-        seed: int = 0,
-        oversample: bool = False,
-        clock: Clock | None = None,
-        fraction_train: float = 1.0,
-        fraction_evaluate: float = 0.0,
-        min_train_nodes: int = 2,
-        min_evaluate_nodes: int = 2,
-        min_available_nodes: int = 2,
-        weighted_by_key: str = "num-examples",
-        arrayrecord_key: str = "arrays",
-        configrecord_key: str = "config",
-        train_metrics_aggr_fn: Aggregate | None = None,
-        evaluate_metrics_aggr_fn: Aggregate | None = None,
-    ) -> None:
-        for key, value, holds, allowed in (
-            ("budget", budget, math.isfinite(budget) and budget > 0, "a positive number of seconds"),
-            ("batch", batch, batch >= 1, "at least 1"),
-            ("local_iterations", local_iterations, local_iterations == "auto" or local_iterations >= 1, "at least 1"),
-            ("min_reports", min_reports, min_reports >= 1, "at least 1"),
-            ("norm_limit", norm_limit, norm_limit > 1, "above 1"),
-            ("measure_share", measure_share, 0 < measure_share < 1, "between 0 and 1"),
-            ("fraction_train", fraction_train, 0 < fraction_train <= 1, "above 0 and at most 1"),
-            ("fraction_evaluate", fraction_evaluate, 0 <= fraction_evaluate <= 1, "between 0 and 1"),
+    budget: float
+    """T_max, seconds from the call of :meth:`start` to its end."""
+    method: str = "adel"
+    """How stragglers are treated: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or
+    ``package.module:Class`` of a :class:`~adelfl.strategies.Strategy` of your own."""
+    learning_rate: float | LearningRate = 0.1
+    """η_t; sent to the clients with every task."""
+    batch: int = 16
+    """Samples per local iteration, of the baselines and in the opening round; adel plans its own."""
+    local_iterations: int | Literal["auto"] = 1
+    """E, or "auto" to let the plan choose it: as many local steps as fit until a round closes, of a batch that the
+    learning rate bears."""
+    layers: Sequence[Sequence[str]] | None = None
+    """Names of parameters of each layer, input side first. By default the arrays' names are grouped by what comes
+    before their last dot, in their order, which is right for models that list their layers in the order of execution;
+    the clients check that."""
+    plan_options: Mapping[str, Any] | None = None
+    """Options of the method, such as ``{"correction": "none"}``."""
+    constants: Constants | None = None
+    """Constants of the bound; by default estimated in the opening round."""
+    server_step: str | ServerStep = "sgd"
+    """How the server uses merged changes: "sgd" as in the paper, "momentum", "adagrad", "adam", "yogi", "average"."""
+    min_reports: int = 1
+    """A round in which fewer nodes deliver something is abandoned: the model stays as it is."""
+    norm_limit: float = 10.0
+    """k: updates with a layer whose norm exceeds k times the round's median are rejected; infinite to allow all."""
+    measure_share: float = 0.2
+    """Share of the budget that the opening round, which trains and measures, may take."""
+    record: str | Path | None = None
+    """Folder for the run's record. If it holds a run that was interrupted, that run is continued."""
+    evaluate_seconds: float | None = None
+    """Limit for federated evaluation after a round; by default a quarter of a mean round."""
+    seed: int = 0
+    """Seed of the choice of nodes where not all take part."""
+    oversample: bool = False
+    """Whether a batch may be larger than the data of its node, whose samples are then drawn with replacement. By
+    default it is cut to the data, and drawn without."""
+    clock: Clock | None = None
+    """For tests."""
+    fraction_train: float = 1.0
+    fraction_evaluate: float = 0.0
+    min_train_nodes: int = 2
+    min_evaluate_nodes: int = 2
+    min_available_nodes: int = 2
+    weighted_by_key: str = "num-examples"
+    arrayrecord_key: str = "arrays"
+    configrecord_key: str = "config"
+    train_metrics_aggr_fn: Aggregate | None = None
+    evaluate_metrics_aggr_fn: Aggregate | None = None
+    _run: FlowerRun | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        E = self.local_iterations
+        for key, holds, allowed in (
+            ("budget", math.isfinite(self.budget) and self.budget > 0, "a positive number of seconds"),
+            ("batch", self.batch >= 1, "at least 1"),
+            ("local_iterations", E == "auto" or E >= 1, "at least 1"),
+            ("min_reports", self.min_reports >= 1, "at least 1"),
+            ("norm_limit", self.norm_limit > 1, "above 1"),
+            ("measure_share", 0 < self.measure_share < 1, "between 0 and 1"),
+            ("fraction_train", 0 < self.fraction_train <= 1, "above 0 and at most 1"),
+            ("fraction_evaluate", 0 <= self.fraction_evaluate <= 1, "between 0 and 1"),
         ):
             if not holds:
-                raise ConfigError(f"{key} must be {allowed}, not {value!r}")
-        if method not in BUILT_IN and ":" not in method:
-            raise ConfigError(f"method must be one of {', '.join(METHODS)}, or package.module:Class, not {method!r}")
-        self.budget, self.method, self.plan_options = float(budget), method, dict(plan_options or {})
-        self.learning_rate, self.batch, self.local_iterations = as_learning_rate(learning_rate), batch, local_iterations
-        self.constants, self.min_reports, self.norm_limit = constants, min_reports, norm_limit
-        self.server_step = server_step if isinstance(server_step, ServerStep) else ServerStep(server_step)  # type: ignore[arg-type]
-        self.measure_share, self.seed, self.oversample = measure_share, seed, oversample
-        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
-        self.min_train_nodes, self.min_available_nodes = min_train_nodes, min_available_nodes
-        self.min_evaluate_nodes, self.evaluate_seconds = min_evaluate_nodes, evaluate_seconds
-        self.layers = None if layers is None else [list(layer) for layer in layers]
-        self.record = None if record is None else Path(record)
-        self.weighted_by_key = weighted_by_key
-        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or aggregate_metricrecords
-        self._clock = clock
-        self._run: FlowerRun | None = None
+                raise ConfigError(f"{key} must be {allowed}, not {getattr(self, key)!r}")
+        if self.method not in BUILT_IN and ":" not in self.method:
+            allowed = f"one of {', '.join(METHODS)}, or package.module:Class"
+            raise ConfigError(f"method must be {allowed}, not {self.method!r}")
+        self.plan_options = dict(self.plan_options or {})
+        self.budget, self.learning_rate = float(self.budget), as_learning_rate(self.learning_rate)
+        if not isinstance(self.server_step, ServerStep):
+            self.server_step = ServerStep(self.server_step)  # type: ignore[arg-type]
 
     @property
     def run(self) -> FlowerRun:
@@ -171,13 +140,8 @@ class DeadlineStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the settings."""
-        log.info(
-            "\t└──> %s, %g s, batch %d, local steps: %s",
-            self.method,
-            self.budget,
-            self.batch,
-            self.local_iterations,
-        )
+        settings = f"{self.method}, {self.budget:g} s, batch {self.batch}, local steps: {self.local_iterations}"
+        log.info("\t└──> %s", settings)
 
     # -- Flower's four questions
 
@@ -240,13 +204,15 @@ class DeadlineStrategy(Strategy):
         if rounds is not None and rounds < 1:
             raise ConfigError(f"num_rounds must be at least 1, not {num_rounds!r}")
         weights = {name: array.numpy().copy() for name, array in initial_arrays.items()}
-        layers = self.layers or group_by_module([name for name in weights if not is_statistic(name)])
+        own = self.layers or group_by_module([name for name in weights if not is_statistic(name)])
+        layers = [list(layer) for layer in own]
         shape = Shape.of(weights, layers)
         strategy = self._strategy(len(layers), rounds)
         info = self._info(layers, num_rounds, strategy.rounds)
-        with Record.open(self.record, info, partial(check_same_run, info)) as record:
+        folder = None if self.record is None else Path(self.record)
+        with Record.open(folder, info, partial(check_same_run, info)) as record:
             began = None if record.writer is None else record.info.started
-            clock = self._clock or RealClock(0.0 if began is None else max(0.0, wall_seconds() - began))
+            clock = self.clock or RealClock(0.0 if began is None else max(0.0, wall_seconds() - began))
             config = train_config or ConfigRecord()
 
             def message(node: int, task: Task) -> Message:
@@ -259,7 +225,7 @@ class DeadlineStrategy(Strategy):
                 backend,
                 weights,
                 record,
-                self.server_step,
+                self.server_step,  # type: ignore[arg-type]
                 lambda replies: average_metrics(replies, self.train_metrics_aggr_fn, self.weighted_by_key),
                 lambda number, result: self._evaluate(number, result, evaluate_fn, evaluate_config or ConfigRecord()),
             )
@@ -269,11 +235,11 @@ class DeadlineStrategy(Strategy):
     def _strategy(self, layers: int, rounds: int | None) -> Method:
         return deployed(
             self.method,
-            self.plan_options,
+            self.plan_options or {},
             layers=layers,
             rounds=rounds,
             budget=self.budget,
-            learning_rate=self.learning_rate,
+            learning_rate=as_learning_rate(self.learning_rate),
             batch=self.batch,
             local_iterations=None if self.local_iterations == "auto" else self.local_iterations,
             constants=self.constants,
@@ -282,13 +248,13 @@ class DeadlineStrategy(Strategy):
             min_reports=self.min_reports,
             opening_share=self.measure_share,
             oversample=self.oversample,
-            tell=lambda sentence: log.info("%s", sentence),
+            tell=log.info,
         )
 
     def _info(self, layers: list[list[str]], num_rounds: int | str, rounds: int) -> RunInfo:
-        hidden = ("layers", "record", "plan_options")
+        hidden = ("layers", "record", "plan_options", "clock")
         config = {k: recorded(v) for k, v in vars(self).items() if not k.startswith("_") and k not in hidden}
-        options = {key: recorded(value) for key, value in self.plan_options.items()}
+        options = {key: recorded(value) for key, value in (self.plan_options or {}).items()}
         return RunInfo(
             config={"flower": config | {"num_rounds": num_rounds, "options": options}},
             seed=self.seed,

@@ -21,13 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Bools, Floats, Ints
 from adelfl.planner.step_costs import step_costs
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _KEPT = 0.95  # share of older observations that is kept, per round in which a device takes part
 _FIRM, _LOOSE = 200.0, 1.0  # bounds of k
@@ -45,27 +41,18 @@ _MARGIN, _LEAST_MARGIN = 0.1, 0.05  # relative and in seconds, added to the long
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations that a real device reports of one task.
-
-    Attributes
-    ----------
-    setup : float
-        Seconds from the arrival of the task to the first batch.
-    outside : float
-        Seconds of the round trip that were neither set-up nor computing: dispatch, process start, transfers.
-    pace : tuple of float
-        Seconds per sample of the forward pass and of each finished layer, last layer first.
-    samples : int
-        Training samples that the device holds; 0 if unknown.
-    steps : tuple of float
-        Complete local steps: batch size, number, mean and variance of their durations; empty if there are none.
-    """
+    """Durations that a real device reports of one task."""
 
     setup: float
+    """Seconds from the arrival of the task to the first batch."""
     outside: float
+    """Seconds of the round trip that were neither set-up nor computing: dispatch, process start, transfers."""
     pace: tuple[float, ...] = ()
+    """Seconds per sample of the forward pass and of each finished layer, last layer first."""
     samples: int = 0
+    """Training samples that the device holds; 0 if unknown."""
     steps: tuple[float, ...] = ()
+    """Complete local steps: batch size, number, mean and variance of their durations; empty if there are none."""
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Timing:

@@ -12,12 +12,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq, isotonic_regression
 
+from adelfl.array_types import Floats, Ints
 from adelfl.theory.bound import RoundCost
-
-Floats = NDArray[np.float64]
 
 _EDGE = 1e-10  # how near (relative) the search over log m comes to the ends of its interval, where f is infinite
 _MAX_STEP = 1.5
@@ -36,7 +34,7 @@ class Optimum:
     m: float
 
 
-def pool_non_increasing(a: Floats) -> tuple[Floats, NDArray[np.int64]]:
+def pool_non_increasing(a: Floats) -> tuple[Floats, Ints]:
     """Return the block means and block lengths of the non-increasing regression of ``a``."""
     pooled = isotonic_regression(a, increasing=False).x
     first = np.flatnonzero(np.concatenate([[True], np.diff(pooled) != 0]))
@@ -64,7 +62,7 @@ def minimise_uniform(cost: RoundCost, rounds: int, budget: float) -> Optimum:
 class _Blocks:
     """Rounds pooled into blocks of equal weight; the last deadlines are the start of the next search."""
 
-    def __init__(self, cost: RoundCost, weight: Floats, length: NDArray[np.int64], budget: float) -> None:
+    def __init__(self, cost: RoundCost, weight: Floats, length: Ints, budget: float) -> None:
         self.cost = cost
         self.length = length.astype(np.float64)
         self.log_weight = np.log(weight)
@@ -126,12 +124,12 @@ class _Blocks:
             d = d - math.log(float(n @ np.exp(d)) / (float(n.sum()) * room))
             above = np.exp(d)
             T = floor + above
-            slope = self.cost.slope(T, m)
-            bend = slope.curvature * above
+            log_slope, curvature = self.cost.log_slope(T, m)
+            bend = curvature * above
             if not np.all(bend > 0):
                 return None
             # gap_b − bend_b Δd_b = log λ for all b, with Σ n_b above_b Δd_b = 0.
-            gap = slope.log + self.log_weight
+            gap = log_slope + self.log_weight
             spread = n * above / bend
             step = (gap - float(spread @ gap) / float(spread.sum())) / bend
             d = d + np.clip(step, -_MAX_STEP, _MAX_STEP)
@@ -144,7 +142,7 @@ class _Blocks:
         """Return log distances by interpolation in a table of −f′, which decreases in T because f is convex."""
         total = float(self.length.sum())
         d = np.linspace(math.log(room) - 18.0, math.log(room * total), _TABLE)
-        slope = self.cost.slope(floor + np.exp(d), m).log
+        slope, _ = self.cost.log_slope(floor + np.exp(d), m)
         d, slope = d[np.isfinite(slope)], slope[np.isfinite(slope)]
         rising = -np.maximum.accumulate(slope[::-1])[::-1]
 

@@ -10,22 +10,20 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats, Ints
 from adelfl.theory.bound import RoundCost
-
-Floats = NDArray[np.float64]
 
 SPEED_BINS, UPLOAD_BINS = 48, 8
 MAX_GROUPS = SPEED_BINS * UPLOAD_BINS
 
 
-def slowest_front(P: Floats, B: Floats) -> NDArray[np.int64]:
+def slowest_front(P: Floats, B: Floats) -> Ints:
     """Return the devices that no other one exceeds in both slowness and upload; they set the smallest deadline."""
     order = np.argsort(P, kind="stable")
     longest_so_far = np.maximum.accumulate(B[order])
     first = np.concatenate([[True], longest_so_far[1:] > longest_so_far[:-1]])
-    front: NDArray[np.int64] = order[first]
+    front: Ints = order[first]
     return front
 
 

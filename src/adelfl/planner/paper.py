@@ -8,8 +8,8 @@ changes; the result is the largest set that can be planned.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Bools, Floats, Ints
 from adelfl.clock import monotonic
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.planner import exact, trust_region
@@ -22,8 +22,7 @@ from adelfl.theory import bound
 from adelfl.theory.bound import RoundCost, needed_deadline
 from adelfl.theory.participation import P_EMPTY_LIMIT, p_empty_bound, smallest_rate
 
-Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
+Mask = Bools
 
 _MOST_TERMS = 50_000_000  # of Theorem 1's bound, one for each round and layer
 
@@ -169,7 +168,7 @@ def _infeasible(problem: Problem, *, strict: bool) -> InfeasibleBudgetError:
 # -- what limits a plan
 
 
-def _binding(problem: Problem, cost: RoundCost, groups: NDArray[np.int64], at: Optimum) -> tuple[str, ...]:
+def _binding(problem: Problem, cost: RoundCost, groups: Ints, at: Optimum) -> tuple[str, ...]:
     T, m = at.T, at.m
     names = []
     if T.sum() >= problem.budget * (1 - 1e-9):

@@ -9,8 +9,9 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from adelfl.array_types import Bools, Floats, Ints
 from adelfl.errors import ConfigError
 from adelfl.fleet import MAX_DEVICES, Fleet
 from adelfl.latency import Exponential, LatencyModel, for_plans, of_fleet
@@ -18,9 +19,6 @@ from adelfl.learning_rate import InverseDecay, LearningRate, as_learning_rate
 from adelfl.schedule import MAX_COUNT, Schedule
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_ROUNDS, MAX_LAYERS = 1_000_000, 1000
 MIN_BUDGET, MIN_RUN_BUDGET, MAX_BUDGET = 1e-30, 1e-9, 1e15
@@ -280,7 +278,7 @@ class Problem:
         """Return the same problem with another budget."""
         return replace(self, budget=budget)
 
-    def schedule(self, T: Floats, m: float | Floats, sits_out: NDArray[np.bool_], batch: int | None = None) -> Schedule:
+    def schedule(self, T: Floats, m: float | Floats, sits_out: Bools, batch: int | None = None) -> Schedule:
         """Return the schedule of a plan."""
         return Schedule(
             self.bounded_fleet,

@@ -82,8 +82,8 @@ class Solution:
     def baseline(self) -> Schedule:
         """Schedule without a plan: uniform deadlines and the baseline batch size."""
         p = self.problem
-        sizes = (p.layers, p.rounds, p.budget, p.batch)
-        return Schedule.uniform(p.fleet, *sizes, p.local_iterations, p.cohort, for_plans(p.latency))
+        same = {"cohort": p.cohort, "local_iterations": p.local_iterations, "latency": for_plans(p.latency)}
+        return Schedule.uniform(p.fleet, p.layers, p.rounds, p.budget, p.batch, **same)
 
     @cached_property
     def first_layer_empty(self) -> tuple[float, float]:

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from adelfl.array_types import Floats
 
 PRIOR_SPREAD = 0.3
 """Standard deviation of a layer's time over its mean, without evidence."""

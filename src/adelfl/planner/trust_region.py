@@ -10,14 +10,12 @@ import math
 import warnings
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, minimize
 from scipy.sparse import csr_matrix, diags, eye, hstack
 
+from adelfl.array_types import Floats
 from adelfl.planner.exact import Optimum
 from adelfl.theory.bound import RoundCost, excess, excess_gradient
-
-Floats = NDArray[np.float64]
 
 
 def minimise(cost: RoundCost, a: Floats, budget: float, *, start: Optimum | None = None) -> Optimum:

@@ -1,4 +1,4 @@
-"""One paper per file, and the names they go by.
+"""Strategies, one method per file, and their names.
 
 A strategy from outside the package is named by an entry point in the group ``adelfl.strategies``, or by an import path
 ``package.module:Class``.
@@ -7,13 +7,9 @@ A strategy from outside the package is named by an entry point in the group ``ad
 from __future__ import annotations
 
 import difflib
-import warnings
 from importlib.metadata import entry_points
-from typing import Any
 
 from adelfl.errors import ConfigError
-from adelfl.fleet import Fleet
-from adelfl.learning_rate import LearningRate
 from adelfl.planner import Problem
 from adelfl.plugins import import_object
 from adelfl.strategies.base import Strategy
@@ -60,12 +56,12 @@ def _registered() -> dict[str, str]:
 
 
 def strategy_names() -> list[str]:
-    """The names that :func:`find_strategy` knows."""
+    """Return the names that :func:`find_strategy` knows."""
     return list(_registered())
 
 
 def code_of(name: str) -> str | None:
-    """The import path of a strategy that is not adelfl's own."""
+    """Return the import path of a strategy that is not adelfl's own."""
     if name in BUILT_IN:
         return None
     path = _registered().get(name, name)
@@ -90,23 +86,3 @@ def find_strategy(name: str) -> type[Strategy]:
         raise ConfigError(f'strategy {name!r} has no name: give its class an attribute name = "..."')
     strategy: type[Strategy] = kind
     return strategy
-
-
-def __getattr__(name: str) -> object:
-    if name != "Setting":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("adelfl.strategies.Setting is adelfl.Problem now, which takes batch= by name", DeprecationWarning, 2)
-    return _setting
-
-
-def _setting(
-    fleet: Fleet,
-    layers: int,
-    rounds: int,
-    budget: float,
-    batch: int,
-    learning_rate: LearningRate | float,
-    **more: Any,  # noqa: ANN401 - the other fields of Problem
-) -> Problem:
-    """Make a Problem from the arguments of version 0.1's Setting."""
-    return Problem(fleet, layers, rounds, budget, learning_rate, batch=batch, **more)

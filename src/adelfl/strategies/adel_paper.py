@@ -31,7 +31,6 @@ class AdelPaper(Salf):
 
     Parameters
     ----------
-    problem : Problem
     schedule : Schedule, optional
         A plan made elsewhere, which is then kept to, and to its number of rounds; by default Problem 2 is solved for
         the whole fleet.

@@ -26,7 +26,6 @@ class Anytime(RoundStrategy):
 
     Parameters
     ----------
-    problem : Problem
     chunk : int
         Samples of a piece.
     """

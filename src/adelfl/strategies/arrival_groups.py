@@ -20,17 +20,11 @@ class ArrivalGroup:
 
 
 class ArrivalGroups:
-    """Assign steps to devices, from ``least`` to ``most``, so that they arrive in groups.
-
-    Attributes
-    ----------
-    pace : dict of int to float
-        Seconds per step of each device that has delivered, as a running mean.
-    """
+    """Assign steps to devices, from ``least`` to ``most``, so that they arrive in groups."""
 
     def __init__(self, least: int, most: int, latest: float) -> None:
         self.least, self.most, self.latest = least, most, latest
-        self.pace: dict[int, float] = {}
+        self.pace: dict[int, float] = {}  # seconds per step of each device that has delivered, as a running mean
         self._open: list[ArrivalGroup] = []
         self._group_of: dict[int, ArrivalGroup] = {}
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from adelfl.strategies.actions import Actions, Arrivals, Event, Ints, Joined, Merge, Started, Tasks, View
+from adelfl.strategies.actions import Actions, Arrivals, Event, Floats, Ints, Joined, Merge, Started, Tasks, View
 from adelfl.strategies.base import Strategy, check_choice, not_negative
 
 Decay = Literal["constant", "hinge", "polynomial"]
@@ -25,20 +25,13 @@ _RATES: dict[str, float] = {"constant": 0.0, "hinge": 10.0, "polynomial": 0.5}
 
 @dataclass(frozen=True)
 class Staleness:
-    """How the weight of an update falls with its staleness.
-
-    Attributes
-    ----------
-    name : {"constant", "hinge", "polynomial"}
-    a : float or None
-        How fast; None for 10 (hinge) or 0.5 (polynomial).
-    b : float
-        Staleness up to which a hinge does not fall.
-    """
+    """Weight of an update as a function of its staleness."""
 
     name: Decay = "polynomial"
     a: float | None = None
+    """How fast it falls; None for 10 (hinge) or 0.5 (polynomial)."""
     b: float = 4.0
+    """Staleness up to which a hinge does not fall."""
 
     def __post_init__(self) -> None:
         check_choice("staleness", self.name, Decay)
@@ -84,6 +77,6 @@ class Asynchronous(Strategy):
         E = s.local_iterations if steps is None else steps
         return Tasks(devices, batch, E, rate, together=False, proximal=self.proximal)
 
-    def row(self, weight: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    def row(self, weight: float) -> Floats:
         """Return the row of A of a device whose layers all count alike."""
         return np.full((1, self.problem.layers), weight)

@@ -23,8 +23,8 @@ from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.local_work import with_local_work
 from adelfl.schedule import Schedule
 from adelfl.strategies import opening
-from adelfl.strategies.actions import Actions, Arrivals, Event, Joined, Late, Merged, Started, Timer, View
-from adelfl.strategies.base import Floats, Ints, Strategy
+from adelfl.strategies.actions import Actions, Arrivals, Event, Floats, Ints, Joined, Late, Merged, Started, Timer, View
+from adelfl.strategies.base import Strategy
 from adelfl.strategies.opening import Opening
 from adelfl.strategies.reports import Reports
 from adelfl.strategies.rounds import RoundStrategy
@@ -46,17 +46,13 @@ class Deployment(Strategy):
     ----------
     make : callable
         Makes the method for a problem.
-    layers, batch : int
-        L, and the batch size of the baselines.
+    layers, budget, learning_rate, batch
+        As for :class:`~adelfl.Problem`.
     rounds, local_iterations : int or None
         R and E; None to choose them for the devices as they turn out, again with every plan, so that rounds go on until
         the budget is used up.
-    budget : float
-        T_max, seconds.
-    learning_rate : LearningRate
-        η_t of all rounds.
     constants : Constants or None
-        What is known of the gradients; None to estimate it in the opening round.
+        Constants of the gradients; None to estimate them in the opening round.
     fraction : float
         Share of the devices that take part in a round.
     min_devices, min_reports : int
@@ -66,7 +62,7 @@ class Deployment(Strategy):
     oversample : bool
         Whether batches may be larger than the data of a device.
     tell : callable
-        Is given what a user should know, a sentence each.
+        Called with each sentence that a user should read.
     """
 
     name = "deployment"
@@ -90,9 +86,8 @@ class Deployment(Strategy):
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.make, self.layers, self.budget = make, layers, budget
-        self.learning_rate, self.batch = learning_rate, batch
-        self.given_rounds, self.given_steps = rounds, local_iterations
-        self.constants, self.fraction = constants, fraction
+        self.learning_rate, self.batch, self.constants = learning_rate, batch, constants
+        self.given_rounds, self.given_steps, self.fraction = rounds, local_iterations, fraction
         self.min_devices, self.min_reports, self.opening_share = min_devices, min_reports, opening_share
         self.oversample, self.tell = oversample, tell
         self.method: RoundStrategy | None = None

@@ -25,7 +25,6 @@ class FedAsync(Asynchronous):
 
     Parameters
     ----------
-    problem : Problem
     mixing : float
         α, above 0 and at most 1.
     staleness, staleness_rate, staleness_free

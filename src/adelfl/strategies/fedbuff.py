@@ -21,7 +21,6 @@ class FedBuff(Asynchronous):
 
     Parameters
     ----------
-    problem : Problem
     buffer : int
         K.
     staleness, staleness_rate, staleness_free

@@ -30,7 +30,6 @@ class FedCompass(Asynchronous):
 
     Parameters
     ----------
-    problem : Problem
     least, most : int, optional
         Q_min and Q_max; by default E and 5 Q_min.
     latest : float

@@ -28,7 +28,6 @@ class FedCS(RoundStrategy):
 
     Parameters
     ----------
-    problem : Problem
     uploads : {"parallel", "in-turn"}
         Whether devices can send at the same time, as they do in our simulator, or share a channel as in the paper.
     weigh : {"data", "equally"}

@@ -24,7 +24,6 @@ class FedNova(FedProx):
 
     Parameters
     ----------
-    problem : Problem
     momentum : float
         ρ of the devices' own steps (``training.momentum``), with which k steps weigh
         ‖a‖ = (k − ρ (1 − ρ^k)/(1 − ρ))/(1 − ρ).

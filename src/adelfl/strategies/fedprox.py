@@ -24,7 +24,6 @@ class FedProx(RoundStrategy):
 
     Parameters
     ----------
-    problem : Problem
     proximal : float
         μ.
     deadline : float, optional

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from adelfl.strategies.actions import Actions, Arrivals, Merge, Tasks, View
-from adelfl.strategies.base import Ints
+from adelfl.strategies.actions import Actions, Arrivals, Ints, Merge, Tasks, View
 from adelfl.strategies.merge import layerwise
 from adelfl.strategies.rounds import Progress
 

@@ -25,7 +25,6 @@ class OverSelection(RoundStrategy):
 
     Parameters
     ----------
-    problem : Problem
     factor : float
         Devices that start for each one that is needed, at least 1.
     weigh : {"data", "equally"}

@@ -13,15 +13,8 @@ from adelfl.strategies.actions import Arrivals, Late
 class Reports:
     """Estimates of devices that are known by their reports only.
 
-    Parameters
-    ----------
-    layers, steps : int
-        L, and the local steps of the opening round.
-
-    Attributes
-    ----------
-    beliefs : Beliefs or None
-        None until the first device has answered, which then stands for all.
+    ``steps`` are the local steps of the opening round. There are no ``beliefs`` until the first device has answered,
+    which then stands for all.
     """
 
     def __init__(self, layers: int, steps: int) -> None:

@@ -1,7 +1,6 @@
-"""Synchronous methods: three questions, and what they make of events.
+"""Synchronous methods: rounds with one deadline each, whose devices all start from the same weights.
 
-What does device u do in round t, when does round t close, and how much does each device's layer count?
-Every synchronous method is a deadline rule, a batch rule and a U×L matrix A:
+A synchronous method is a deadline rule, a batch rule and a U×L matrix A:
 
     w^l ← w^l − η_t Σ_u A[u,l] g_u^l
 """
@@ -15,8 +14,10 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Bools as Bools
+from adelfl.array_types import Floats as Floats
+from adelfl.array_types import Ints as Ints
 from adelfl.errors import ConfigError
 from adelfl.latency import Exponential, delivery_of, of_devices, work_of
 from adelfl.planner import Problem
@@ -27,75 +28,50 @@ from adelfl.strategies.base import Strategy, check_choice
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.participation import delivery, log_p_empty
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Weigh = Literal["data", "equally"]
 
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """The tasks of the devices of one round.
-
-    Attributes
-    ----------
-    deadline : float
-        Seconds until the round closes; infinite to wait for all devices.
-    batch : ndarray of int, shape (U,)
-        S_u; 0 sits the round out.
-    width : ndarray, shape (U,), or None
-        Share of the hidden units that the device trains (HeteroFL), which makes layers and uploads take width² as
-        long; None for the whole model.
-    early : bool
-        Whether the round closes before its deadline when all devices have delivered everything.
-    steps : int, ndarray of int, shape (U,), or None
-        Local iterations of all devices, or of each; None for those of the problem.
-    enough : int or None
-        The round closes before its deadline when so many devices have delivered everything.
-    chunk, proximal, controls
-        As in :class:`~adelfl.strategies.actions.Tasks`.
-    """
+    """Tasks of the U devices of one round."""
 
     deadline: float
+    """Seconds until the round closes; infinite to wait for all devices."""
     batch: Ints
+    """S_u, shape (U,); 0 sits the round out."""
     width: Floats | None = None
+    """Share of the hidden units that each device trains (HeteroFL), shape (U,), which makes layers and uploads take
+    width² as long; None for the whole model."""
     early: bool = False
+    """Whether the round closes before its deadline when all devices have delivered everything."""
     steps: int | Ints | None = None
+    """Local iterations of all devices, or of each, shape (U,); None for those of the problem."""
     enough: int | None = None
+    """The round closes before its deadline when so many devices have delivered everything."""
     chunk: int | None = None
     proximal: float = 0.0
     controls: Floats | None = None
+    """These three are as in :class:`~adelfl.strategies.actions.Tasks`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """How far the devices of one round came.
-
-    Attributes
-    ----------
-    z : ndarray of int, shape (U,)
-        Layers finished in time, over all local iterations, from the last layer of the first iteration on.
-    layers : int
-        L.
-    local_iterations : int or ndarray of int, shape (U,)
-        E, of all devices or of each.
-    rate : ndarray, shape (U,)
-        λ_u = P_u (T − B_u)/S_u; 0 for a device that sits out.
-    chances : callable or None
-        Gives P(device u delivers layer l), shape (U, L), where layer times are not the paper's exponential ones.
-    batch : ndarray of int, shape (U,), or None
-        S_u as requested; None if no merge rule needs it.
-    amounts : ndarray, shape (U,), or None
-        |D_u|, by which devices are weighed; None to weigh them equally.
-    """
+    """Layers that the U devices of one round finished."""
 
     z: Ints
+    """Layers finished in time, over all local iterations, from the last layer of the first iteration on, shape (U,)."""
     layers: int
+    """L."""
     local_iterations: int | Ints
+    """E, of all devices or of each, shape (U,)."""
     rate: Floats
+    """λ_u = P_u (T − B_u)/S_u, shape (U,); 0 for a device that sits out."""
     chances: Callable[[], Floats] | None = None
+    """Returns P(device u delivers layer l), shape (U, L), if layer times are not the paper's exponential ones."""
     batch: Ints | None = None
+    """S_u as requested, shape (U,); None if no merge rule needs it."""
     amounts: Floats | None = None
+    """|D_u|, by which devices are weighed, shape (U,); None to weigh them equally."""
 
     @cached_property
     def pi(self) -> Floats:
@@ -129,55 +105,40 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a server saw of a round.
-
-    Attributes
-    ----------
-    t : int
-        Which round, from 0.
-    devices : ndarray of int, shape (U,)
-    batch, z : ndarray of int, shape (U,)
-        S_u, and the layers that came.
-    seconds : ndarray, shape (U,)
-        How long each device computed; for one from which nothing came, how long it could have.
-    upload : ndarray, shape (U,)
-        How long each upload took; NaN where nothing came.
-    left : float
-        Seconds of the budget that are left.
-    steps : int, ndarray of int, shape (U,), or None
-        Local iterations that were assigned; None for those of the problem.
-    """
+    """Observations of the server in one round, with arrays of shape (U,)."""
 
     t: int
+    """Round, from 0."""
     devices: Ints
     batch: Ints
+    """S_u."""
     z: Ints
+    """Layers that came."""
     seconds: Floats
+    """Computing time of each device; if nothing came, the time that it had."""
     upload: Floats
+    """Duration of each upload; NaN if nothing came."""
     left: float
+    """Seconds of the budget that are left."""
     steps: int | Ints | None = None
+    """Local iterations that were assigned; None for those of the problem."""
 
 
 class RoundStrategy(Strategy):
-    """A synchronous method: rounds, each with one deadline, whose devices all start from the same weights.
+    """A synchronous method. A subclass defines :meth:`orders` and :meth:`weights`.
 
     Parameters
     ----------
     problem : Problem
     weigh : {"data", "equally"}
         Whether devices are weighed by the samples that they hold, as in FedAvg, or equally, as in the paper.
-
-    Attributes
-    ----------
-    beliefs : Beliefs or None
-        Estimates of the devices, updated after every round; None for a method that trusts its problem.
-    self_paced : bool
-        Whether rounds last as long as the method needs, and go on until the budget is used up.
     """
 
     beliefs: Beliefs | None = None
+    """Estimates of the devices, updated after every round; None for a method that trusts its problem."""
     self_paced: ClassVar[bool] = False
-    _t = 0  # the round that is going on, from 0
+    """Whether rounds last as long as the method needs, and go on until the budget is used up."""
+    _t = 0  # the present round, from 0
 
     def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
         super().__init__(problem)
@@ -277,20 +238,8 @@ class RoundStrategy(Strategy):
         check_orders(self, orders, devices)
         rate = float(self.learning_rates[min(t, self.rounds - 1)])
         steps = s.local_iterations if orders.steps is None else orders.steps
-        tasks = Tasks(
-            devices,
-            orders.batch,
-            steps,
-            rate,
-            orders.deadline,
-            orders.width,
-            early=orders.early,
-            enough=orders.enough,
-            chunk=orders.chunk,
-            proximal=orders.proximal,
-            controls=orders.controls,
-        )
-        return Actions(dispatch=(tasks,))
+        same = {key: getattr(orders, key) for key in ("width", "early", "enough", "chunk", "proximal", "controls")}
+        return Actions(dispatch=(Tasks(devices, orders.batch, steps, rate, orders.deadline, **same),))
 
     def _close(self, view: View, event: Arrivals) -> Actions:
         t, tasks = self._t, event.tasks

@@ -19,7 +19,6 @@ class Salf(RoundStrategy):
 
     Parameters
     ----------
-    problem : Problem
     average_over : {"contributors", "all"}
         Eq. (5), or the rule of SALF's released code: over all U devices, one that did not reach a layer counting with
         the old weights.

@@ -27,7 +27,6 @@ class TimelyFL(RoundStrategy):
 
     Parameters
     ----------
-    problem : Problem
     share : float
         k over the number of devices in a round.
     most : int

@@ -14,14 +14,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from adelfl.array_types import Floats
 from adelfl.theory.participation import smallest_rate, survival
-
-Floats = NDArray[np.float64]
 
 
 def weights(eta: ArrayLike, rho_c: float) -> Floats:
@@ -52,15 +50,6 @@ def violated_conditions(eta: ArrayLike, rho_s: float) -> tuple[str, ...]:
             "Theorem 1 does not cover it, though the plan may still work well"
         )
     return tuple(sentences)
-
-
-class Slope(NamedTuple):
-    """Slope of a round's cost in its deadline, as logarithms because it spans hundreds of decades."""
-
-    log: Floats
-    """log(−∂f/∂T)."""
-    curvature: Floats
-    """−∂ log(−∂f/∂T) / ∂T; positive where f is convex in T."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +129,8 @@ class RoundCost:
             bend = h * (self.U * (1.0 + p5) / (1.0 - p5) - 1.0) + 1.0 - (s - 1) / x[..., None]
         return log_slope, (share * bend).sum(-1) / total
 
-    def slope(self, T: ArrayLike, m: float) -> Slope:
-        """Return −∂f/∂T and its relative change, for the exact solver."""
+    def log_slope(self, T: ArrayLike, m: float) -> tuple[Floats, Floats]:
+        """Return log(−∂f/∂T), which spans hundreds of decades, and −∂ log(−∂f/∂T)/∂T, positive where f is convex."""
         T = np.asarray(T, dtype=np.float64)
         log_c, bend_c = self._log_truncation_slope(T / m)
         log_c, bend_c = log_c - math.log(m), bend_c / m
@@ -154,7 +143,7 @@ class RoundCost:
             g_b_fall = 2.0 * g_b / T + 2.0 * ((squared * inverse) @ (self.share * reach**2)) / (self.U * T**4)
             log_g = np.logaddexp(np.log(g_b), log_c)
             curvature = np.exp(log_c - log_g) * bend_c + np.exp(np.log(g_b_fall) - log_g)
-        return Slope(log_g, curvature)
+        return log_g, curvature
 
     def log_scale_slopes(self, T: ArrayLike, m: float) -> tuple[Floats, Floats]:
         """Return log(−∂b/∂log m) and log(∂c/∂log m): the saving and the cost of a larger batch scale."""
@@ -197,15 +186,7 @@ def excess_gradient(cost: RoundCost, a: Floats, T: ArrayLike, m: float) -> tuple
 
 
 def J(
-    cost: RoundCost,
-    eta: ArrayLike,
-    T: ArrayLike,
-    m: float,
-    *,
-    rho_c: float,
-    rho_s: float,
-    Gamma: float,
-    Delta1: float,
+    cost: RoundCost, eta: ArrayLike, T: ArrayLike, m: float, *, rho_c: float, rho_s: float, Gamma: float, Delta1: float
 ) -> float:
     """Theorem 1's bound on E‖w_{R+1} − w_opt‖²; infinite where it is not defined."""
     if not cost.in_domain(T, m):

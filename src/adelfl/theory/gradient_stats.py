@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from adelfl.array_types import Floats
 
 _KEYS = ("sigma2", "zeta2", "norm2")
 _TINY = float(np.finfo(np.float32).tiny)

@@ -13,13 +13,12 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import brentq
 
+from adelfl.array_types import Floats
 from adelfl.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 P_EMPTY_LIMIT = 0.2
 """Lemma 3 holds for p_t^1 below this."""

@@ -23,24 +23,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from adelfl.array_types import Floats
 from adelfl.theory.gradient_stats import GradientStats
-
-Floats = NDArray[np.float64]
 
 _NODES = 64
 _LEFT = -3.0  # e^(x − e^(−x)) is 1e-10 here
 _LEAST_SHARE = 1e-4  # of a round's expected weight; the integral neglects devices of smaller weight
-
-
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """α = E[A_u] and β = E[A_u²] at c = 1, shape (..., U, L), and q = P(D ≠ ∅), shape (..., L)."""
-
-    alpha: Floats
-    beta: Floats
-    filled: Floats
 
 
 def _nodes(scale: Floats, smallest: Floats, number: int = _NODES) -> tuple[Floats, Floats]:
@@ -57,8 +47,10 @@ def _nodes(scale: Floats, smallest: Floats, number: int = _NODES) -> tuple[Float
     return t.reshape(shape) / scale, dt.reshape(shape) / scale
 
 
-def moments(pi: ArrayLike, v: ArrayLike = 1.0, count: ArrayLike = 1, nodes: int = _NODES) -> Moments:
-    """Return α, β and q of the weighted average over the devices that deliver.
+def moments(
+    pi: ArrayLike, v: ArrayLike = 1.0, count: ArrayLike = 1, nodes: int = _NODES
+) -> tuple[Floats, Floats, Floats]:
+    """Return α = E[A_u] and β = E[A_u²] at c = 1, shape (..., U, L), and q = P(D ≠ ∅), shape (..., L).
 
     ``pi`` is P(u delivers layer l), shape (..., U, L), ``v`` the weight of u, broadcast to pi, and ``count`` the number
     of devices in each group. The integrals have ten digits with 64 nodes where weights differ by up to a thousand, and
@@ -81,7 +73,7 @@ def moments(pi: ArrayLike, v: ArrayLike = 1.0, count: ArrayLike = 1, nodes: int 
     kernel = others * (1.0 + drop) * dt
     alpha = pi * v * kernel.sum(axis=0)
     beta = pi * v**2 * (kernel * t).sum(axis=0)
-    return Moments(alpha, beta, -np.expm1(log_empty))
+    return alpha, beta, -np.expm1(log_empty)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,14 +112,13 @@ def round_noise(
     """
     n = np.broadcast_to(np.asarray(count, dtype=np.float64), np.shape(pi)[-2:-1])
     U = float(n.sum())
-    A = moments(pi, v, n, nodes)
+    alpha, beta, q = moments(pi, v, n, nodes)
     S = np.maximum(np.asarray(batch, dtype=np.float64), 1e-300)[..., None]
-    q, each = A.filled, n[:, None]
-    safe = np.where(q > 0, q, 1.0)
-    c = 1.0 / safe if unbiased else np.ones_like(q)
-    per_sample = np.sum(each * A.beta / S, axis=-2)
-    overlap = np.maximum(np.sum(each * A.beta, axis=-2) - q / U, 0.0)
-    lasting = np.maximum(np.sum(each * A.alpha**2, axis=-2) - q**2 / U, 0.0)
+    each = n[:, None]
+    c = 1.0 / np.where(q > 0, q, 1.0) if unbiased else np.ones_like(q)
+    per_sample = np.sum(each * beta / S, axis=-2)
+    overlap = np.maximum(np.sum(each * beta, axis=-2) - q / U, 0.0)
+    lasting = np.maximum(np.sum(each * alpha**2, axis=-2) - q**2 / U, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):  # the noise of a layer that almost never arrives is infinite
         empty = np.where(q > 0, (c * q - 1.0) ** 2 + c**2 * (1.0 - q) * q, np.inf if unbiased else 1.0)
         return Noise(
