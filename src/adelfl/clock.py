@@ -7,12 +7,12 @@ from typing import Protocol
 
 
 def monotonic() -> float:
-    """Seconds on a clock that never jumps; only differences mean anything."""
+    """Return seconds of a clock that never jumps; only differences have a meaning."""
     return time.perf_counter()
 
 
 class Clock(Protocol):
-    """What tells the time to a run: simulated or real."""
+    """The clock of a run, simulated or real."""
 
     def now(self) -> float:
         """Seconds since the run began."""
@@ -24,7 +24,7 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """Seconds since it was made, or since so many seconds before that; never jumps."""
+    """A clock that never jumps, and starts at ``now`` seconds."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._start = monotonic() - now
@@ -34,11 +34,11 @@ class RealClock:
         return monotonic() - self._start
 
     def sleep_until(self, moment: float) -> None:
-        """Sleep until ``moment``; not at all if that is over."""
+        """Sleep until ``moment``, unless it is past."""
         while (left := moment - self.now()) > 0:
             time.sleep(left)
 
 
 def wall_seconds() -> float:
-    """Seconds since 1970 by this machine's clock: to tell how long a process was away, never to compare machines."""
+    """Return seconds since 1970 by this machine's clock, to measure how long a process was away."""
     return time.time()

@@ -168,17 +168,17 @@ class GammaLayers:
         return np.asarray(np.maximum(self.spread, _STEADY) ** -2.0)
 
     def layer_times(self, rng: np.random.Generator, mean: Floats, steps: int, layers: int) -> Floats:
-        """Independent gamma durations."""
+        """Draw independent gamma durations."""
         shape = np.broadcast_to(self._shape(), mean.shape)[:, None]
         times: Floats = mean[:, None] * rng.standard_gamma(shape, (mean.size, steps)) / shape
         return times
 
     def upload_times(self, rng: np.random.Generator, upload: Floats, layers: int) -> Floats:
-        """B_u."""
+        """Return B_u."""
         return upload
 
     def delivery(self, mean: Floats, upload: Floats, deadline: ArrayLike, layers: int) -> Floats:
-        """P(a gamma time of shape (L+1−l)/v² is at most T − B)."""
+        """Return P(a gamma time of shape (L+1−l)/v² is at most T − B)."""
         left = np.maximum(np.asarray(deadline, dtype=np.float64) - upload, 0.0)
         shape = self._shape()
         chances: Floats = special.gammainc(

@@ -1,4 +1,4 @@
-"""The client's side: a training step that stops in time.
+"""Client side of a deployment: a training step that stops in time.
 
 @app.train()
 def train(message, context):
@@ -140,7 +140,7 @@ class Job:
                 yield default_collate([data[int(i)] for i in chosen])
 
     def backward(self, loss: Tensor) -> None:
-        """Go back from a batch's mean loss until time is up, in place of ``loss.backward()``.
+        """Backpropagate a batch's mean loss until time is up, in place of ``loss.backward()``.
 
         Parameters of layers that were reached get a gradient, the others None: torch's optimizers leave those alone.
         """

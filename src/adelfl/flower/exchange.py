@@ -1,4 +1,4 @@
-"""Messages out, replies in: Flower's grid with a short poll and bounded calls.
+"""Exchange of messages with nodes: Flower's grid with a short poll and bounded calls.
 
 A call of the grid may block: pulling a reply waits for uploads that a dying node never completes, and a link that is
 down is tried for ever. So on a real clock every call runs in a thread of its own. Replies are pulled in a few groups,

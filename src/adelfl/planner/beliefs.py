@@ -215,8 +215,8 @@ class Beliefs:
 
     def learn_costs(self, layers: int) -> Floats:
         """Estimate the fixed cost of a batch of every device, count past work with it, and return the spreads."""
-        none = np.empty((0, 4))
-        reports = [np.array(self._links[u].steps) if self._has_steps(u) else none for u in range(self.size)]
+        links = (self._links.get(u) for u in range(self.size))
+        reports = [np.array([] if link is None else link.steps).reshape(-1, 4) for link in links]
         overhead, spread = step_costs(reports, layers)
         seen = self._exposure > 0
         cost = np.where(seen, self._seconds / np.where(seen, self._exposure, 1.0), np.nan)
@@ -227,9 +227,6 @@ class Beliefs:
         self.overhead, self.variation2 = overhead, float(np.mean(np.minimum(spread, 3.0) ** 2))
         self._sums = self._share(np.arange(self.size))
         return spread
-
-    def _has_steps(self, u: int) -> bool:
-        return u in self._links and bool(self._links[u].steps)
 
     def outside(self, u: Ints) -> Floats:
         """Seconds of a round trip to allow for everything outside a device, with a margin."""

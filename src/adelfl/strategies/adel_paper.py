@@ -82,7 +82,7 @@ class AdelPaper(Salf):
 
     @property
     def rounds(self) -> int:
-        """The plan's."""
+        """Number of planned rounds."""
         return self._schedule.rounds
 
     @property
@@ -92,18 +92,18 @@ class AdelPaper(Salf):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The plan's warnings, and who sits out."""
+        """Warnings of the plan, and devices that sit out."""
         return self._notes
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """Planned T_t, and B3's batch sizes."""
+        """Return planned deadlines and batch sizes (B3)."""
         groups = self.problem.group[devices]
         sizes = self.problem.within_data(self._schedule.batch_sizes(t, groups), devices)
         return Orders(float(self._schedule.deadlines[t]), sizes)
 
 
 def _part_of(solution: Solution, deadlines: Deadlines, batches: Batches) -> Schedule:
-    """The plan, or only its deadlines or its batch sizes, with what the baselines do in place of the other."""
+    """Return the plan, or its deadlines or batch sizes beside those of the baselines."""
     schedule, problem = solution.schedule, solution.problem
     if deadlines == "uniform":
         T = np.full(schedule.rounds, solution.uniform.deadline)

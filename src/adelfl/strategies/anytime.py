@@ -38,11 +38,11 @@ class Anytime(RoundStrategy):
 
     @property
     def most_steps(self) -> int:
-        """One."""
+        """Return 1, whatever E is."""
         return 1
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """All samples of a device, or as many as are expected to fit where devices do not stop by themselves."""
+        """Return all samples of each device, or what is expected to fit if devices do not stop by themselves."""
         s = self.problem
         T = s.uniform_deadline
         P, B = self.believed(devices)

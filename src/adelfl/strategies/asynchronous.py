@@ -17,6 +17,7 @@ import numpy as np
 
 from adelfl.strategies.actions import Actions, Arrivals, Event, Floats, Ints, Joined, Merge, Started, Tasks, View
 from adelfl.strategies.base import Strategy, check_choice, not_negative
+from adelfl.strategies.rounds import fixed_batch
 
 Decay = Literal["constant", "hinge", "polynomial"]
 
@@ -72,10 +73,9 @@ class Asynchronous(Strategy):
     def tasks(self, view: View, devices: Ints, steps: int | Ints | None = None) -> Tasks:
         """Return work for some devices: E steps of the baselines' batch size, unless other steps are given."""
         s = self.problem
-        batch = s.within_data(np.full(devices.size, s.batch), devices)
         rate = float(s.eta[min(view.version, s.rounds - 1)])
         E = s.local_iterations if steps is None else steps
-        return Tasks(devices, batch, E, rate, together=False, proximal=self.proximal)
+        return Tasks(devices, fixed_batch(s, devices), E, rate, together=False, proximal=self.proximal)
 
     def row(self, weight: float) -> Floats:
         """Return the row of A of a device whose layers all count alike."""

@@ -25,7 +25,7 @@ class Clairvoyant(ByPrecision):
     simulated_only = "it knows every layer time beforehand"
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """All samples that a device holds, which its world cuts to what fits into T_max / R."""
+        """Return all samples of each device, which its world cuts to what fits into T_max / R."""
         T = self.problem.uniform_deadline
         most = np.where(self.problem.upload[devices] < T, _MOST, 0)
         return Orders(T, self.problem.within_data(most, devices))

@@ -7,11 +7,11 @@ Chen et al., "Revisiting distributed synchronous SGD", 2016.
 
 from __future__ import annotations
 
-from adelfl.strategies.merge import finished_only
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
+from adelfl.strategies.rounds import Ints, Orders, fixed_batch
+from adelfl.strategies.wait import Wait
 
 
-class Drop(RoundStrategy):
+class Drop(Wait):
     """Average the devices that finished; the work of the others is lost."""
 
     name = "drop"
@@ -20,7 +20,3 @@ class Drop(RoundStrategy):
         """Return batch size S for all devices, and the deadline T_max / R."""
         T = self.problem.uniform_deadline
         return Orders(T, fixed_batch(self.problem, devices, T))
-
-    def weights(self, t: int, progress: Progress) -> Floats:
-        """A[u,l] = |D_u| 1[finished] / Σ_w |D_w| 1[finished]."""
-        return finished_only(progress)

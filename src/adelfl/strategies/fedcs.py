@@ -17,13 +17,13 @@ import numpy as np
 
 from adelfl.planner import Problem
 from adelfl.strategies.base import check_choice
-from adelfl.strategies.merge import finished_only
-from adelfl.strategies.rounds import Bools, Floats, Ints, Orders, Progress, RoundStrategy, Weigh
+from adelfl.strategies.rounds import Bools, Floats, Ints, Orders, Weigh, fixed_batch
+from adelfl.strategies.wait import Wait
 
 Uploads = Literal["parallel", "in-turn"]
 
 
-class FedCS(RoundStrategy):
+class FedCS(Wait):
     """Greedy choice among the devices of the cohort.
 
     Parameters
@@ -43,10 +43,10 @@ class FedCS(RoundStrategy):
         self.uploads: Uploads = uploads
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """S for the devices that are chosen; the others sit the round out."""
+        """Return batch size S for the chosen devices; the others sit the round out."""
         s = self.problem
         P, B = self.believed(devices)
-        batch = s.within_data(np.full(devices.size, s.batch), devices)
+        batch = fixed_batch(s, devices)
         compute = s.local_iterations * s.layers * (batch + s.overhead[devices]) / P
         chosen = self.chosen(compute, B, s.uniform_deadline)
         return Orders(s.uniform_deadline, np.where(chosen, batch, 0), early=True)
@@ -65,7 +65,3 @@ class FedCS(RoundStrategy):
         if not chosen.any():
             chosen[int((compute + upload).argmin())] = True
         return chosen
-
-    def weights(self, t: int, progress: Progress) -> Floats:
-        """A = |D_u| / Σ |D_w| for the devices that finished."""
-        return finished_only(progress)

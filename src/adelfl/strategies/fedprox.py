@@ -44,7 +44,7 @@ class FedProx(RoundStrategy):
         self.deadline = problem.uniform_deadline if deadline is None else float(deadline)
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """E steps of batch size S, as many as fit into the deadline."""
+        """Return E steps of batch size S, of which devices do as many as fit into the deadline."""
         batch = fixed_batch(self.problem, devices, self.deadline)
         return Orders(self.deadline, batch, proximal=self.proximal)
 

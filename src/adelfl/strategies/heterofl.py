@@ -25,10 +25,10 @@ class HeteroFL(RoundStrategy):
     simulated_only = "nodes train the whole model"
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """The widest submodel whose E·L layers and upload are expected to take no longer than T."""
+        """Return the widest submodels whose E·L layers and upload are expected to take no longer than T."""
         s = self.problem
         T = s.uniform_deadline
-        S = s.within_data(np.full(devices.size, s.batch), devices)
+        S = fixed_batch(s, devices)
         full = s.local_iterations * s.layers * (S + s.overhead[devices]) / s.compute[devices] + s.upload[devices]
         fits = full[:, None] * WIDTHS**2 <= T
         # Where even the narrowest is expected to be late, it is what the device tries.

@@ -48,7 +48,7 @@ class Oort(OverSelection):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say so if there is nothing to select."""
+        """Warn if there is nothing to select."""
         if self.started is not None:
             return ()
         return ("oort has no cohort to select: every device starts in every round, as with over-selection",)
@@ -81,11 +81,11 @@ class Oort(OverSelection):
         return np.sort(np.concatenate([exploited, new[: drawn.size - wanted]]))
 
     def wants_losses(self, t: int) -> bool:
-        """After every round."""
+        """Return True: losses are needed after every round."""
         return True
 
     def observe(self, outcome: Outcome) -> None:
-        """Note how long devices took, and when they delivered."""
+        """Note the duration and the round of each delivery."""
         super().observe(outcome)
         self._started, some = outcome.devices, outcome.z > 0
         self.known[1, self._started[some]] = (outcome.seconds + np.nan_to_num(outcome.upload))[some]

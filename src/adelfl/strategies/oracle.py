@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from adelfl.strategies.merge import weighed
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
 
 
 class Oracle(RoundStrategy):
@@ -19,9 +19,8 @@ class Oracle(RoundStrategy):
     simulated_only = "its devices always finish in time"
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """S for every device, done by T_max / R in the world of this method."""
-        batch = self.problem.within_data(np.full(devices.size, self.problem.batch), devices)
-        return Orders(self.problem.uniform_deadline, batch)
+        """Return batch size S for all devices, finished by T_max / R in the world of this method."""
+        return Orders(self.problem.uniform_deadline, fixed_batch(self.problem, devices))
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A = |D_u| / Σ |D_w| over all devices."""

@@ -10,17 +10,16 @@ K is the cohort. Without a cohort, all N devices start, and K = ⌊N/1.3⌋.
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from dataclasses import replace
 
 from adelfl.errors import ConfigError
 from adelfl.planner import Problem
 from adelfl.strategies.actions import View
-from adelfl.strategies.merge import finished_only
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh
+from adelfl.strategies.rounds import Ints, Orders, Weigh
+from adelfl.strategies.wait import Wait
 
 
-class OverSelection(RoundStrategy):
+class OverSelection(Wait):
     """Average the first K of 1.3 K devices; the work of the others is lost.
 
     Parameters
@@ -44,14 +43,9 @@ class OverSelection(RoundStrategy):
         self.started = None if started == N else started
 
     def cohort(self, view: View, t: int) -> Ints:
-        """Draw 1.3 K devices."""
+        """Return 1.3 K random devices."""
         return view.cohort(t, self.started)
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """S for every device, until K have delivered."""
-        batch = self.problem.within_data(np.full(devices.size, self.problem.batch), devices)
-        return Orders(math.inf, batch, enough=min(self.needed, devices.size))
-
-    def weights(self, t: int, progress: Progress) -> Floats:
-        """A = |D_u| / Σ |D_w| for the devices that finished in time."""
-        return finished_only(progress)
+        """Return batch size S for all devices, and no deadline but the K-th delivery."""
+        return replace(super().orders(t, devices), enough=min(self.needed, devices.size))

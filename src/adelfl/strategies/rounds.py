@@ -146,7 +146,7 @@ class RoundStrategy(Strategy):
         self.weigh: Weigh = weigh
 
     def labelled(self, words: Sequence[str]) -> str:
-        """Name equal weights, where they are not the method's default."""
+        """Add equal weights to the label, unless they are the method's default."""
         return super().labelled([*words, *(["equal weights"] if self.options.get("weigh") == "equally" else [])])
 
     @abstractmethod
@@ -155,7 +155,7 @@ class RoundStrategy(Strategy):
 
     @abstractmethod
     def weights(self, t: int, progress: Progress) -> Floats:
-        """A, shape (U, L): how much each device's gradient of each layer counts in the merge of round t."""
+        """Return A, the weight of each device's gradient of each layer in the merge of round t, shape (U, L)."""
 
     @cached_property
     def learning_rates(self) -> Floats:
@@ -198,14 +198,14 @@ class RoundStrategy(Strategy):
         self.beliefs = beliefs
 
     def looks_at(self, t: int) -> bool:
-        """Whether the strategy wants to know after round t what the gradients are like by then."""
+        """Return whether the strategy needs gradient statistics after round t."""
         return False
 
     def learn(self, spread: GradientStats) -> None:
         """Take the gradient statistics of that round; layers that no device sent are NaN."""
 
     def wants_losses(self, t: int) -> bool:
-        """Whether the strategy wants to know after round t what the losses of its devices were."""
+        """Return whether the strategy needs the losses of its devices after round t."""
         return False
 
     def learn_losses(self, losses: Floats) -> None:
@@ -260,7 +260,7 @@ class RoundStrategy(Strategy):
         return Actions(merge=Merge((event,), (A,), spread=self.looks_at(t), losses=self.wants_losses(t)))
 
     def progress(self, event: Arrivals) -> Progress:
-        """Return how far the devices of a round came, beside how far they were expected to come."""
+        """Return the layers that the devices of a round finished, and how many were expected."""
         tasks, s = event.tasks, self.problem
         L, E, T = s.layers, tasks.steps, tasks.cutoff
         amounts = None if self.weigh == "equally" or s.amounts is None else s.amounts[tasks.devices]
@@ -302,8 +302,8 @@ def check_orders(strategy: Strategy, orders: Orders, devices: Ints) -> None:
         raise ConfigError(f"{prefix} a deadline of {orders.deadline} s; it must not be negative")
 
 
-def fixed_batch(problem: Problem, devices: Ints, deadline: float, width: Floats | float = 1.0) -> Ints:
-    """The baselines' batch rule: S, or all samples of a device that holds fewer; 0 if its upload does not fit.
+def fixed_batch(problem: Problem, devices: Ints, deadline: float = np.inf, width: Floats | float = 1.0) -> Ints:
+    """Return S for each device, or all samples of one that holds fewer; 0 if its upload takes longer than a deadline.
 
     The upload is that of a submodel of the given width.
     """

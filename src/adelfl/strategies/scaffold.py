@@ -27,7 +27,7 @@ class Scaffold(Wait):
     simulated_only = "nodes keep no control variates from one round to the next"
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """S for every device, no deadline; a change of c_u moves c by the device's share of the data."""
+        """Return FedAvg's tasks; a change of c_u moves c by the device's share of the data."""
         s = self.problem
         amounts = np.ones(s.devices) if self.weigh == "equally" or s.amounts is None else s.amounts
         return replace(super().orders(t, devices), controls=amounts[devices] / amounts.sum())

@@ -19,7 +19,7 @@ from adelfl.errors import ConfigError
 from adelfl.planner import Problem
 from adelfl.strategies.base import at_least_one
 from adelfl.strategies.merge import layerwise
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh, fixed_batch
 
 
 class TimelyFL(RoundStrategy):
@@ -50,10 +50,10 @@ class TimelyFL(RoundStrategy):
         return self.problem.local_iterations * self.most
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """S for every device, and the steps that are expected to fit into the time of the k-th fastest."""
+        """Return batch size S for all devices, and the steps expected to fit into the time of the k-th fastest."""
         s = self.problem
         P, B = self.believed(devices)
-        batch = s.within_data(np.full(devices.size, s.batch), devices)
+        batch = fixed_batch(s, devices)
         step = s.layers * (batch + s.overhead[devices]) / P
         T = float(np.sort(s.local_iterations * step + B)[math.ceil(self.share * devices.size) - 1])
         # A share of 10⁻⁹ keeps the k-th device itself from losing a step to rounding.

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from adelfl.strategies.merge import finished_only
-from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
+from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
 
 
 class Wait(RoundStrategy):
@@ -22,8 +20,8 @@ class Wait(RoundStrategy):
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """Return batch size S for all devices, and no deadline."""
-        return Orders(math.inf, self.problem.within_data(np.full(devices.size, self.problem.batch), devices))
+        return Orders(math.inf, fixed_batch(self.problem, devices))
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """A = |D_u| / Σ |D_w| for the devices that finished: all of them unless some dropped out."""
+        """A[u,l] = |D_u| 1[finished] / Σ_w |D_w| 1[finished]; all devices finish unless some drop out."""
         return finished_only(progress)
