@@ -1,4 +1,4 @@
-"""Show Sphinx roles in docstrings, such as :func:`plan`, as plain names on the site."""
+"""Hooks of the site: plain names in place of Sphinx roles, and no line breaks within ``a ± b``."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _ROLE = re.compile(r":(?:mod|class|meth|func|attr|data|exc|obj):(<code>)~?(?:[\w
 
 
 def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 - mkdocs calls it with more than is needed
-    """Replace the roles in the HTML of a page; mkdocs calls this hook."""
-    return _ROLE.sub(r"\1\2", html)
+    """Return the HTML of a page with readable roles and errors that stay beside their means; mkdocs calls this hook."""
+    return _ROLE.sub(r"\1\2", html).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
