@@ -1,4 +1,4 @@
-"""Hooks of the site: plain names in place of Sphinx roles, and no line breaks within ``a ± b``."""
+"""Adapt the HTML of pages for the site; mkdocs calls the hook at the end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ import re
 from typing import Any
 
 _ROLE = re.compile(r":(?:mod|class|meth|func|attr|data|exc|obj):(<code>)~?(?:[\w.]+\.)?(\w+)")
+_FIGURE = re.compile(r'<p>(<img [^>]*?src="([^"]+)"[^>]*>)</p>')
+_CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
+_LONG = 40  # characters of a table cell that holds a sentence
+
+
+def _cell(match: re.Match[str]) -> str:
+    text = re.sub(r"<[^>]+>", "", match[1])
+    return f'<td class="long">{match[1]}</td>' if len(text) > _LONG else match[0]
 
 
 def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 - mkdocs calls it with more than is needed
-    """Return the HTML of a page with readable roles and errors that stay beside their means; mkdocs calls this hook."""
-    return _ROLE.sub(r"\1\2", html).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    """Show roles such as :func:`plan` as names, link figures to their files, and keep ``a ± b`` on one line."""
+    html = _ROLE.sub(r"\1\2", html).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    html = _FIGURE.sub(r'<p><a class="figure" href="\2">\1</a></p>', html)
+    return _CELL.sub(_cell, html)
