@@ -1,5 +1,6 @@
 """The site builds without a warning, loads no external resources, and has every page and every public name."""
 
+import importlib
 import importlib.util
 import os
 import re
@@ -82,6 +83,13 @@ def test_every_public_name_is_in_the_reference(site):
     for name in adelfl.__all__:
         if name != "__version__":
             assert f"{adelfl._HOME[name]}.{name}" in anchors, name
+
+
+def test_members_that_the_reference_lists_exist():
+    for page in (REPO / "docs" / "reference").glob("*.md"):
+        for module, members in re.findall(r"^::: ([\w.]+)\n(?:    .*\n)*?.*members: \[([^\]]+)\]", page.read_text(), re.M):
+            for name in members.split(", "):
+                assert hasattr(importlib.import_module(module), name), f"{page.name}: {module}.{name}"
 
 
 @with_mkdocs
