@@ -86,8 +86,9 @@ def test_every_public_name_is_in_the_reference(site):
 
 
 def test_members_that_the_reference_lists_exist():
+    listed = re.compile(r"^::: ([\w.]+)\n(?:    .*\n)*?    .*members: \[([^\]]+)\]", re.M)
     for page in (REPO / "docs" / "reference").glob("*.md"):
-        for module, members in re.findall(r"^::: ([\w.]+)\n(?:    .*\n)*?.*members: \[([^\]]+)\]", page.read_text(), re.M):
+        for module, members in listed.findall(page.read_text(encoding="utf-8")):
             for name in members.split(", "):
                 assert hasattr(importlib.import_module(module), name), f"{page.name}: {module}.{name}"
 
