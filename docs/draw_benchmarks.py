@@ -36,8 +36,8 @@ def main() -> None:
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     figure = Figure(figsize=(9.5, 5.6), layout="constrained")
     for ax, (heading, title) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
-        found = sorted(ratios(text, heading).items(), key=lambda item: item[1], reverse=True)
-        names, values = zip(*found, strict=True)
+        programs = sorted(ratios(text, heading).items(), key=lambda item: item[1], reverse=True)
+        names, values = zip(*programs, strict=True)
         colours = [OURS if name.startswith("adelfl") else OTHERS for name in names]
         bars = ax.barh(range(len(names)), values, color=colours, height=0.7)
         ax.bar_label(bars, [f"{value:g}" for value in values], padding=3, fontsize=8)

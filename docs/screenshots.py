@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/dashboard.md: light, dark and on a phone.
+"""Take the screenshots of docs/dashboard.md: light, dark and on a phone.
 
     python docs/screenshots.py [--out docs/img]
 
@@ -32,9 +32,9 @@ SIZES = {"phone": (380, 800), "light": (1280, 1080), "dark": (1280, 1080)}  # fi
 
 
 def make_runs(folder: Path) -> list[RunWriter]:
-    """Runs of every state; those that are returned must stay open to look running."""
-    said = ["compare", "--seeds", "2", "--jobs", "1", "--out", str(folder / "digits"), "--strategies"]
-    subprocess.run([sys.executable, "-m", "adelfl", *said, "adel,salf,drop,heterofl"], check=True)
+    """Make runs in every state; return the writers that must stay open so that their runs look running."""
+    options = ["compare", "--seeds", "2", "--jobs", "1", "--out", str(folder / "digits"), "--strategies"]
+    subprocess.run([sys.executable, "-m", "adelfl", *options, "adel,salf,drop,heterofl"], check=True)
     first = RunRecord.open(folder / "digits" / "adel-seed0")
     with part(first, folder / "later" / "salf-seed4", 0.3) as stopped:
         pass
@@ -48,7 +48,7 @@ def make_runs(folder: Path) -> list[RunWriter]:
 
 
 def part(whole: RunRecord, folder: Path, share: float) -> RunWriter:
-    """The beginning of a run, of which nobody knows the end."""
+    """Write the first share of a run, without a result."""
     label = folder.name.partition("-")[0]
     writer = RunWriter.create(folder, replace(whole.info, seed=int(folder.name[-1]), label=label))
     for row in itertools.islice(whole.rounds, int(share * len(whole.rounds))):
@@ -58,7 +58,7 @@ def part(whole: RunRecord, folder: Path, share: float) -> RunWriter:
 
 
 def real(whole: RunRecord, folder: Path) -> RunWriter:
-    """Five rounds of a run on Flower; the sixth is under way."""
+    """Write five rounds of a run on Flower; the sixth is under way."""
     nodes = [str(7_000_000_000_000_001_234 + 1111 * u) for u in range(4)]
     begun = wall_seconds() - 62.0
     info = replace(
@@ -99,7 +99,7 @@ def real(whole: RunRecord, folder: Path) -> RunWriter:
 
 @contextmanager
 def dashboard(folder: Path) -> Iterator[str]:
-    """A dashboard's address; it ends with the block."""
+    """Start a dashboard and yield its address; stop it at the end of the block."""
     command = [sys.executable, "-m", "adelfl", "dashboard", str(folder), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -110,7 +110,7 @@ def dashboard(folder: Path) -> Iterator[str]:
 
 
 def shoot(browser: Browser, address: str, name: str, path: Path) -> None:
-    """One picture."""
+    """Take one screenshot."""
     width, height = SIZES[name]
     scheme = "dark" if name == "dark" else "light"
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def shoot(browser: Browser, address: str, name: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Make runs, show them, take pictures."""
+    """Make runs and take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/img"))
     out = parser.parse_args().out
