@@ -117,8 +117,6 @@ class Schedule:
 
     def _delivered(self, t: int) -> Floats:
         """Return P(a device of group u delivers layer l in round t), shape (groups, L)."""
-        if isinstance(self.latency, Exponential):
-            return participation.delivery(self.layers, self.rates(t))
         S, T = self.batch_sizes(t), float(self.deadlines[t])
         mean = np.maximum(S + self.fleet.overhead_of(), 1) / self.fleet.compute
         chances = self.latency.delivery(mean, self.fleet.upload, np.full(S.shape, T), self.layers)
@@ -151,12 +149,9 @@ class Schedule:
         Exact if all devices take part. For a random cohort it is the value for draws with replacement, which is at
         least that without (Maclaurin's inequality) and the same for a fleet much larger than the cohort.
         """
-        if isinstance(self.latency, Exponential):
-            if self.cohort is None:
-                return participation.p_empty(self.layers, self.rates(t), self.fleet.count)
-            missing = np.exp(participation.survival(self.layers, self.rates(t))[0][:, ::-1])
-        else:
-            missing = 1.0 - self._delivered(t)
+        if isinstance(self.latency, Exponential) and self.cohort is None:
+            return participation.p_empty(self.layers, self.rates(t), self.fleet.count)
+        missing = 1.0 - self._delivered(t)
         if self.cohort is None:
             with np.errstate(divide="ignore"):
                 return np.asarray(np.exp(self.fleet.count @ np.log(missing)), dtype=np.float64)

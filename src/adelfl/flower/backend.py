@@ -59,21 +59,7 @@ class _Dispatch:
 
 
 class OnFlower(Backend):
-    """Do tasks on the nodes of a Flower deployment, with the settings of a DeadlineStrategy.
-
-    Attributes
-    ----------
-    roster : list of int
-        Flower's number of the node of each device.
-    rejected, late : Counter
-        Rejected replies by reason, and late ones by their round, since they were last cleared.
-    accepted : list of Message
-        Replies that the last merge used.
-    last_error : str
-        Why the last reply was rejected.
-    answered : bool
-        Whether any node has answered with content.
-    """
+    """Do tasks on the nodes of a Flower deployment, with the settings of a DeadlineStrategy."""
 
     def __init__(
         self,
@@ -86,11 +72,12 @@ class OnFlower(Backend):
         self.exchange, self.shape, self.weights, self.message = exchange, shape, weights, message
         self.settings, self.budget = settings, settings.budget
         self.clock, self.L = exchange.clock, len(shape.layers)
-        self.roster: list[int] = []
-        self.rejected: Counter[str] = Counter()
-        self.late: Counter[str] = Counter()
-        self.accepted: list[Message] = []
-        self.last_error, self.answered = "", False
+        self.roster: list[int] = []  # Flower's number of the node of each device
+        self.rejected: Counter[str] = Counter()  # by reason, until they are cleared
+        self.late: Counter[str] = Counter()  # by round, until they are cleared
+        self.accepted: list[Message] = []  # replies that the last merge used
+        self.last_error = ""  # why the last reply was rejected
+        self.answered = False  # whether any node has answered with content
         self.dispatched = 0
         self._open: list[_Dispatch] = []
         self._by_key: dict[str, tuple[_Dispatch, int]] = {}

@@ -53,27 +53,16 @@ class _Group:
 
 
 class Exchange:
-    """Send messages, and collect replies whenever they come.
+    """Send messages, and collect replies whenever they come. On a virtual clock, calls are made one after another."""
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid.
-    clock : Clock
-        Clock of the run. On any but a real clock, calls are made one after another.
-
-    Attributes
-    ----------
-    patience : float
-        Seconds after which an unanswered message counts as lost, so that its node may be sent another one; twice as
-        many for every further one.
-    until : float
-        End of the run: no call is waited for much longer.
-    """
+    patience = float("inf")
+    """Seconds after which an unanswered message counts as lost, so that its node may be sent another one; twice as many
+    for every further one."""
+    until = float("inf")
+    """End of the run: no call is waited for much longer."""
 
     def __init__(self, grid: Grid, clock: Clock) -> None:
         self.grid, self.clock = grid, clock
-        self.patience = self.until = float("inf")
         self._threaded = isinstance(clock, RealClock)
         self._open: dict[str, tuple[int, float]] = {}  # node and moment of each message without a reply
         self._groups: list[_Group] = []

@@ -35,12 +35,8 @@ _POLL = 0.25
 class FlowerRun(ModelHost):
     """Run a strategy on a backend; evaluate the model after every merge, on the server or at nodes.
 
-    Attributes
-    ----------
-    weights : dict of str to ndarray
-        The present iterate, from which tasks start; ``iterate`` holds it as Flower's arrays.
-    result : Result
-        Flower's result, with the weights that the server step hands out.
+    ``weights`` is the present iterate, from which tasks start, and ``iterate`` the same as Flower's arrays. ``result``
+    is Flower's result, with the weights that the server step returns.
     """
 
     def __init__(
@@ -106,15 +102,7 @@ class FlowerRun(ModelHost):
     # -- the run
 
     def go(self, needed: int, rounds: int | None) -> Result:
-        """Run until the budget or the rounds are over.
-
-        Parameters
-        ----------
-        needed : int
-            Nodes to wait for before the first round.
-        rounds : int or None
-            Most merges; None for no limit but the budget.
-        """
+        """Wait for the nodes that are needed, and run until the budget or the rounds (if limited) are over."""
         checkpoint = self.record.checkpoint
         if self.clock.now() >= self.budget:
             log.warning("the budget was over before this process began; the model is that of round %d", self.done)
