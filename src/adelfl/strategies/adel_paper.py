@@ -57,12 +57,10 @@ class AdelPaper(Salf):
     ) -> None:
         super().__init__(problem, average_over=average_over, correction=correction, weigh="equally")
         check_schedule(problem, schedule)
-        check_choice("deadlines", deadlines, Deadlines)
-        check_choice("batches", batches, Batches)
         if schedule is not None and (deadlines, batches) != ("planned", "planned"):
             raise ConfigError("strategy options deadlines and batches cannot be combined with a given schedule")
-        self.deadlines: Deadlines = deadlines
-        self.batches: Batches = batches
+        self.deadlines = check_choice("deadlines", deadlines, Deadlines)
+        self.batches = check_choice("batches", batches, Batches)
         self._notes: tuple[str, ...] = ()
         if schedule is None:
             solution = plan(problem, objective="paper")

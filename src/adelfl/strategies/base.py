@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from adelfl.errors import ConfigError
 from adelfl.planner import Problem
 from adelfl.schedule import Schedule
 from adelfl.strategies.actions import Actions, Event, View
+
+Choice = TypeVar("Choice", bound=str)
 
 
 class Strategy(ABC):
@@ -127,7 +129,8 @@ def at_least_one(key: str, value: int) -> int:
     return value
 
 
-def check_choice(key: str, value: str, allowed: object) -> None:
-    """Refuse an option that is not one of a Literal's values."""
+def check_choice(key: str, value: Choice, allowed: object) -> Choice:
+    """Return an option that must be one of a Literal's values."""
     if value not in get_args(allowed):
         raise ConfigError(f"strategy option {key} must be one of {', '.join(get_args(allowed))}, not {value!r}")
+    return value

@@ -49,11 +49,10 @@ class FedAsync(Asynchronous):
         of: Of = "models",
     ) -> None:
         super().__init__(problem)
-        check_choice("of", of, Of)
         if not 0 < mixing <= 1:
             raise ConfigError(f"strategy option mixing must be above 0 and at most 1, not {mixing!r}")
         self.mixing, self.proximal = float(mixing), not_negative("proximal", proximal)
-        self.of: Of = of
+        self.of = check_choice("of", of, Of)
         self.staleness = Staleness(staleness, staleness_rate, staleness_free)
 
     def arrived(self, view: View, event: Arrivals) -> Merge:

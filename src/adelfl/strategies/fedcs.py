@@ -39,8 +39,7 @@ class FedCS(Wait):
 
     def __init__(self, problem: Problem, *, uploads: Uploads = "parallel", weigh: Weigh = "data") -> None:
         super().__init__(problem, weigh=weigh)
-        check_choice("uploads", uploads, Uploads)
-        self.uploads: Uploads = uploads
+        self.uploads = check_choice("uploads", uploads, Uploads)
 
     def orders(self, t: int, devices: Ints) -> Orders:
         """Return batch size S for the chosen devices; the others sit the round out."""

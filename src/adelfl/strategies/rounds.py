@@ -142,8 +142,7 @@ class RoundStrategy(Strategy):
 
     def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
         super().__init__(problem)
-        check_choice("weigh", weigh, Weigh)
-        self.weigh: Weigh = weigh
+        self.weigh = check_choice("weigh", weigh, Weigh)
 
     def labelled(self, words: Sequence[str]) -> str:
         """Add equal weights to the label, unless they are the method's default."""

@@ -39,10 +39,8 @@ class Salf(RoundStrategy):
         weigh: Weigh = "data",
     ) -> None:
         super().__init__(problem, weigh=weigh)
-        check_choice("average_over", average_over, AverageOver)
-        check_choice("correction", correction, Correction)
-        self.average_over: AverageOver = average_over
-        self.correction: Correction = correction
+        self.average_over = check_choice("average_over", average_over, AverageOver)
+        self.correction = check_choice("correction", correction, Correction)
 
     @property
     def label(self) -> str:
