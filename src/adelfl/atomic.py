@@ -1,9 +1,10 @@
-"""Atomic replacement of files, and locks on folders."""
+"""Atomic replacement of files, locks on folders, and detection of processes that hold them."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ from safetensors.numpy import save
 from adelfl.errors import AdelError, ConfigError
 
 Weights = dict[str, NDArray[Any]]
+
+RECENT = 15.0
+"""Seconds after its last change for which a run counts as being written; the lock may be another machine's."""
 
 
 class RunBusyError(AdelError):
@@ -86,3 +90,21 @@ def lock(folder: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def locked_inodes() -> set[int]:
+    """Return the inodes that processes of this machine have locked.
+
+    Trying the lock could disturb a writer that begins at that moment. Devices are not compared, since some file systems
+    report different numbers.
+    """
+    try:
+        text = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return set()
+    return {int(inode) for inode in re.findall(r" FLOCK .* WRITE -?\d+ [0-9a-f]+:[0-9a-f]+:(\d+) ", text)}
+
+
+def is_written(folder: Path, silence: float, locked: set[int]) -> bool:
+    """Return whether an unfinished run is being written, ``silence`` seconds after the last change of its files."""
+    return silence < RECENT or (folder.exists() and os.stat(folder).st_ino in locked)

@@ -158,7 +158,6 @@ def test_unused_labels_do_not_matter():
 def test_label_counts_count_labels():
     partition = Partition.of([[0, 1, 2], [3]], samples=4)
     assert partition.label_counts([1, 0, 1, 2]).tolist() == [[1, 2, 0], [0, 0, 1]]
-    assert partition.label_counts([1, 0, 1, 2], classes=4).shape == (2, 4)
     assert partition.sizes.tolist() == [3, 1]
     assert [part.tolist() for part in partition] == [[0, 1, 2], [3]]
     assert partition[-1].tolist() == [3]
@@ -258,7 +257,6 @@ def test_a_wrong_partition_is_refused_by_name(devices, message):
         (lambda: split_validation(labels(10), 1.0, 0), "fraction must lie between 0 and 1"),
         (lambda: split_validation(labels(10), 0.01, 0), "empty validation set"),
         (lambda: iid(labels(10), 2, 0).label_counts(labels(9)), "labels must be 10, one per training sample, not 9"),
-        (lambda: iid(labels(10), 2, 0).label_counts(labels(10), classes=3), "labels must be 0 to 2, not 9"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_sentence(call, message):

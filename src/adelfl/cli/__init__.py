@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from adelfl import __version__
-from adelfl.cli import dashboard, export, plan, profile, report, reproduce, runs, what_if
+from adelfl.cli import dashboard, outputs, plan, profile, reproduce, runs, what_if
 from adelfl.errors import AdelError
 
 app = typer.Typer(
@@ -27,8 +27,8 @@ for command in (
     runs.resume,
     runs.show,
     runs.partition,
-    report.report,
-    export.export,
+    outputs.report,
+    outputs.export,
     profile.profile,
     reproduce.reproduce,
     dashboard.dashboard,

@@ -133,11 +133,11 @@ def compare(
     from adelfl.report.time_series import draw_comparison
     from adelfl.runner import default_folder, jobs_of, parse_strategy
 
-    words = [word.strip() for word in strategies.split(",") if word.strip()]
-    if not words:
+    names = [name.strip() for name in strategies.split(",") if name.strip()]
+    if not names:
         raise ConfigError("--strategies: name at least one")
-    meant = [(name, sorted(options.items())) for name, options in map(parse_strategy, words)]
-    if any(one in meant[:k] for k, one in enumerate(meant)):
+    parsed = [(name, sorted(options.items())) for name, options in map(parse_strategy, names)]
+    if any(strategy in parsed[:k] for k, strategy in enumerate(parsed)):
         raise ConfigError("--strategies: each may be named once")
     for change in changes or ():
         if change.startswith(("strategy.", "training.seed")):
@@ -145,7 +145,7 @@ def compare(
                 f"--set {change}: compare takes its strategies and seeds from --strategies and --first-seed"
             )
     folder = out or default_folder(run_file, Path("runs"))
-    jobs_to_do = jobs_of(run_file, words, seeds, first_seed, folder, fresh)
+    jobs_to_do = jobs_of(run_file, names, seeds, first_seed, folder, fresh)
     _check(jobs_to_do)
     _print_versions_note(jobs_to_do)
     picture = plot or folder / "accuracy.png"
@@ -153,16 +153,16 @@ def compare(
         check_picture(plot)
     errors: dict[RunJob, AdelError] = {}
     finished = []
-    with Display(words) as display:
-        for word in words:
-            display.stage(word, seeds)
+    with Display(names) as display:
+        for name in names:
+            display.stage(name, seeds)
         for job, result in run_all(jobs_to_do, jobs, display.row, on.value):
             if isinstance(result, AdelError):
                 errors[job] = result
                 continue
             finished.append(job)
             display.done(job, result.final_accuracy)
-    done = {word: [job.folder for job in jobs_to_do if job.strategy == word and job in finished] for word in words}
+    done = {name: [job.folder for job in jobs_to_do if job.strategy == name and job in finished] for name in names}
     contenders = _contenders(done)
     if contenders:
         _print_comparison(contenders, as_json)
@@ -285,19 +285,19 @@ def partition(
 
     if plot is not None:
         check_picture(plot)
-    dataset, held = build_data(run_file)
-    counts = held.label_counts(dataset.y_train)
+    dataset, dealt = build_data(run_file)
+    counts = dealt.label_counts(dataset.y_train)
     top = (counts.max(axis=1) / counts.sum(axis=1)).mean()
     typer.echo(
-        f"{len(held)} devices hold {held.sizes.min()} to {held.sizes.max()} samples of {dataset.name}; "
+        f"{len(dealt)} devices hold {dealt.sizes.min()} to {dealt.sizes.max()} samples of {dataset.name}; "
         f"a device's most frequent label makes up {top:.0%} of its samples on average"
     )
     if save is not None:
-        held.save(save)
+        dealt.save(save)
         typer.echo(f"Partition: {save}")
     if plot is not None:
         from adelfl.report.partition import draw_partition
         from adelfl.report.style import save as save_figure
 
-        save_figure(draw_partition(held, dataset.y_train), plot)
+        save_figure(draw_partition(dealt, dataset.y_train), plot)
         typer.echo(f"Picture: {plot}")

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from adelfl.activity import is_written, locked_inodes
+from adelfl.atomic import is_written, locked_inodes
 from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError
 from adelfl.records.reader import RunRecord

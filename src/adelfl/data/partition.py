@@ -100,14 +100,12 @@ class Partition:
         """Number of samples on each device, shape (devices,)."""
         return np.diff(self.offsets)
 
-    def label_counts(self, y: ArrayLike, classes: int | None = None) -> Ints:
-        """Count the labels of each device, shape (devices, classes); ``classes`` is by default max(y) + 1."""
+    def label_counts(self, y: ArrayLike) -> Ints:
+        """Count the labels of each device, shape (devices, max(y) + 1)."""
         labels = as_labels("labels", y)
         if labels.size != self.samples:
             raise ConfigError(f"labels must be {self.samples}, one per training sample, not {labels.size}")
-        width = int(labels.max()) + 1 if classes is None else classes
-        if labels.max() >= width:
-            raise ConfigError(f"labels must be 0 to {width - 1}, not {labels.max()}")
+        width = int(labels.max()) + 1
         owner = np.repeat(np.arange(len(self)), self.sizes)
         flat = np.bincount(owner * width + labels[self.indices], minlength=len(self) * width)
         return flat.reshape(len(self), width).astype(np.int64, copy=False)

@@ -27,7 +27,7 @@ from adelfl.atomic import RunBusyError, RunFinishedError, Weights, lock, write_j
 from adelfl.errors import AdelError, ConfigError
 from adelfl.records.schema import Row, RunInfo, RunResult
 
-_LINES_PER_WRITE, _SECONDS_PER_WRITE = 32, 0.5
+_SECONDS_PER_WRITE = 0.5
 _encode_line = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps with separators builds an encoder each time
 
 
@@ -47,8 +47,6 @@ class RunWriter:
         self.folder = folder
         self._lock = lock(folder) if locked is None else locked
         self._files: dict[str, IO[bytes]] = {}
-        self._rows: list[tuple[Row, float]] = []
-        self._events: list[Mapping[str, Any]] = []
         self._unwritten = 0.0  # wall-clock seconds of the buffered rows
         try:
             for name in ("rounds", "wall"):
@@ -129,28 +127,21 @@ class RunWriter:
         write_json(self.folder / "run.json", info.to_json())
 
     def append(self, row: Row, wall_seconds: float) -> None:
-        """Add a row. Rows are buffered for a short time, but written at once with an evaluation."""
-        self._rows.append((row, wall_seconds))
+        """Add a row. Lines are buffered for a short time, but written at once with an evaluation."""
+        self._files["rounds"].write(_encode_line(row.to_json()).encode() + b"\n")
+        self._files["wall"].write(b'{"round":%d,"seconds":%.6f}\n' % (row.round, wall_seconds))
         self._unwritten += wall_seconds
-        if row.accuracy is not None or len(self._rows) >= _LINES_PER_WRITE or self._unwritten > _SECONDS_PER_WRITE:
+        if row.accuracy is not None or self._unwritten > _SECONDS_PER_WRITE:
             self.flush()
 
     def log_event(self, event: Mapping[str, Any]) -> None:
         """Add a line to events.jsonl; it is buffered, and cut back to the checkpoint by :meth:`reopen`, as rows are."""
-        self._events.append(event)
-        if len(self._events) >= _LINES_PER_WRITE:
-            self.flush()
+        file = self._files.get("events") or self._open("events")
+        file.write(_encode_line(event).encode() + b"\n")
 
     def flush(self) -> None:
         """Write the buffered lines."""
-        rows, self._rows, self._unwritten = self._rows, [], 0.0
-        events, self._events = self._events, []
-        for row, wall_seconds in rows:
-            self._files["rounds"].write(_encode_line(row.to_json()).encode() + b"\n")
-            self._files["wall"].write(b'{"round":%d,"seconds":%.6f}\n' % (row.round, wall_seconds))
-        if events:
-            file = self._files.get("events") or self._open("events")
-            file.writelines(_encode_line(event).encode() + b"\n" for event in events)
+        self._unwritten = 0.0
         for file in self._files.values():
             file.flush()
 
@@ -177,10 +168,8 @@ class RunWriter:
         write_json(self.folder / "failed.json", {"error": sentence} | ({"traceback": traceback} if traceback else {}))
 
     def close(self) -> None:
-        """Write the buffered lines, close the files and release the lock."""
+        """Write the buffered lines by closing the files, and release the lock."""
         try:
-            if self._files and not any(file.closed for file in self._files.values()):
-                self.flush()
             for file in self._files.values():
                 file.close()
         finally:

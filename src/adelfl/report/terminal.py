@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from adelfl.activity import is_written, locked_inodes
+from adelfl.atomic import is_written, locked_inodes
 from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError, ConfigError
 from adelfl.fitting import FittedLaw

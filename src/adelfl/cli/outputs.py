@@ -1,0 +1,56 @@
+"""``adelfl report`` and ``adelfl export``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that contain runs.")]
+Target = StrEnum("Target", ["tensorboard", "mlflow", "csv"])
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write each figure to this folder, as PNG and PDF.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page about a run, or about several side by side."""
+    from adelfl.report.groups import gather
+    from adelfl.report.html import write_report
+
+    gathered = gather(runs)
+    write_report(gathered, out, figures)
+    for place in gathered.empty:
+        typer.echo(f"note: {place}: no run there, passed over", err=True)
+    for folder, reason in gathered.unused.items():
+        typer.echo(f"warning: {folder}: {reason}", err=True)
+    typer.echo(f"Report: {out}" + (f"   Figures: {figures}" if figures is not None else ""))
+
+
+def export(
+    runs: Runs,
+    to: Annotated[Target, typer.Option(help="Target format.")],
+) -> None:
+    """Export runs, finished or not: event files of TensorBoard, a run of MLflow, or a CSV file."""
+    from adelfl.errors import AdelError
+    from adelfl.export.runs import export_run, find_target
+    from adelfl.records.reader import run_folders
+
+    find_target(to.value)
+    folders, empty = run_folders(runs)
+    for place in empty:
+        typer.echo(f"note: {place}: no run there, passed over", err=True)
+    failed = False
+    for folder in folders:
+        try:
+            typer.echo(f"{folder}: {export_run(folder, to.value)}")
+        except AdelError as error:
+            failed = True
+            typer.echo(f"error: {error}", err=True)
+    if failed:
+        raise typer.Exit(2)
