@@ -48,7 +48,11 @@ def run_all(
             except AdelError as error:
                 yield job, error
         return
+    if not jobs:
+        return
     tails = {job: RowTail(job.folder / "rounds.jsonl") for job in jobs}
+    for tail in tails.values():
+        tail.skip()
     submit, stop = _ray() if on == "ray" else _processes(min(workers, len(jobs)))
     pending = {submit(job): job for job in jobs}
     try:

@@ -89,7 +89,7 @@ def reproduce(
         else:
             with Display(["learning rates"], f"{study.name} ") as display:
                 outcome = conduct(study, setup, display, keep=partial(StudyResults.write, stem=stem))
-        _leave(study, outcome, stem, scale, _minutes(stem) if summary or resume else 0.0)
+        _write(study, outcome, stem, scale, _minutes(stem) if summary or resume else 0.0)
         if as_json:
             typer.echo(json.dumps(outcome.to_json()))
         else:
@@ -120,8 +120,8 @@ def _minutes(stem: Path) -> float:
         return 0.0
 
 
-def _leave(study: Study, outcome: StudyResults, stem: Path, scale: Scale, minutes: float) -> None:
-    """Write what stays behind: tables, claims, a picture; ``minutes`` is the least computing time to state."""
+def _write(study: Study, outcome: StudyResults, stem: Path, scale: Scale, minutes: float) -> None:
+    """Write tables, claims and pictures; ``minutes`` is the least computing time to state."""
     from adelfl.atomic import write_json
     from adelfl.report.style import save
 

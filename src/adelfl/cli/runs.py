@@ -1,4 +1,4 @@
-"""``adelfl run``, ``compare``, ``resume``, ``list`` and ``show``."""
+"""``adelfl run``, ``compare``, ``resume``, ``list``, ``show`` and ``partition``."""
 
 from __future__ import annotations
 
@@ -98,6 +98,7 @@ def _show_one(folder: Path, strategy: str, seed: int, do: Callable[[Callable[[Ro
     with Display([str(folder)], again=f"adelfl resume {folder}") as display:
         display.stage(str(folder), 1)
         result = do(partial(display.row, job))
+        display.bars.update(display.newest, completed=1.0)
     for note in RunRecord.open(folder).info.notes:
         typer.echo(f"note: {note}", err=True)
     typer.echo(

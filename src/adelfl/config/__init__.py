@@ -1,1 +1,1 @@
-"""What a user's file may say, checked where it comes in."""
+"""Configuration files: their sections, checks of their values, and what is built from them."""

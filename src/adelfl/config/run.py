@@ -205,7 +205,7 @@ class StrategySection(Section):
     @field_validator("options")
     @classmethod
     def _finite(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """Refuse infinity and NaN, which are null in JSON, the option's default in many a strategy."""
+        """Refuse infinity and NaN, which JSON cannot hold; null would stand for the option's default."""
         for key, option in value.items():
             if isinstance(option, float) and not math.isfinite(option):
                 raise PydanticCustomError("finite", "{key} must be a finite number", {"key": key})

@@ -156,7 +156,7 @@ class Partition:
 
 
 def by_user(users: ArrayLike) -> Partition:
-    """Give each user's samples to a device of their own; ``users`` numbers the user of each sample from 0."""
+    """Assign the samples of each user to one device; ``users`` numbers the user of each sample from 0."""
     owner = as_labels("users", users)
     return Partition(np.argsort(owner, kind="stable"), _offsets(np.bincount(owner)), owner.size)
 

@@ -28,6 +28,12 @@ class RowTail:
         self._inode, self._end = 0, 0
         self._offsets: dict[int, int] = {}
 
+    def skip(self) -> None:
+        """Pass over the present rows."""
+        if self.path.exists():
+            status = self.path.stat()
+            self._inode, self._end = status.st_ino, status.st_size
+
     def read(self) -> list[Row]:
         """Return the rows that were completed since the last call."""
         status = self.path.stat() if self.path.exists() else None

@@ -1,4 +1,4 @@
-"""A report as one HTML file, which loads nothing and can be printed; its words are in templates/report.html."""
+"""A report as one HTML file, which loads nothing and can be printed; its text is in templates/report.html."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run as arrays, checked as a whole before anything is drawn of it."""
+"""A run as arrays for figures, all checked before the first one is drawn."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _mapping(path: Path) -> list[dict[str, Any]]:
-    """Return what a pickled or JSON mapping, or one per line, says of each device."""
+    """Return the description of each device from a pickled or JSON mapping, or from one mapping per line."""
     content = path.read_bytes()
     if content.lstrip()[:1] != b"{":
         mappings = [_Plain(io.BytesIO(content)).load()]
@@ -180,7 +180,7 @@ def _mapping(path: Path) -> list[dict[str, Any]]:
 
 
 class _Plain(pickle.Unpickler):
-    """Reads numbers, texts, lists and mappings, and runs no code of the file."""
+    """Unpickles numbers, texts, lists and mappings only, so that no code of the file runs."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it holds objects of {module}.{name}")

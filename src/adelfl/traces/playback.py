@@ -118,5 +118,5 @@ class Availability:
         return cls(schedules, useful[deal(useful.size, devices, seed, "availability")], begin, speedup)
 
     def at(self, devices: Ints, now: float | Floats) -> NDArray[np.bool_]:
-        """Return who is available at a moment of the run."""
+        """Return which devices are available at a moment of the run."""
         return self.schedules.available(self.row[devices], self.begin + now * self.speedup)
