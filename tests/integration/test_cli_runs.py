@@ -577,8 +577,11 @@ def by_seed(shape, classes, seed):
     ("change", "sentence"),
     [
         ("model.factory=unwritten:f", "cannot be imported (SyntaxError"),
-        ("model.factory=troubled:leaves", "model.factory: troubled:leaves fails (SystemExit"),
-        ("data.factory=troubled:leaves", "data.factory: troubled:leaves fails (SystemExit"),
+        (
+            "model.factory=troubled:leaves",
+            "troubled:leaves(input_shape, classes, seed) fails (SystemExit",
+        ),
+        ("data.factory=troubled:leaves", "data.factory: troubled:leaves() fails (SystemExit"),
         ("strategy.name=troubled:Broken", "cannot be made (LookupError: nothing there; troubled.py, line "),
         ("strategy.name=troubled:Silent", "orders must return an Orders"),
         ("model.factory=troubled:InTraining", "ArithmeticError: not so; troubled.py, line "),

@@ -393,8 +393,11 @@ class NoLatency:
     [
         ("model.factory=test_run_config:few_scores", "3 scores per sample, but the data has 10 classes"),
         ("model.factory=test_run_config:pair", "must return scores of shape (samples, 10), not a tuple"),
-        ("model.factory=test_run_config:of_one_argument", "cannot be called with (input_shape, classes, seed)"),
-        ("data.factory=test_run_config:of_one_argument", "cannot be called with no arguments"),
+        (
+            "model.factory=test_run_config:of_one_argument",
+            "(input_shape, classes, seed) fails (TypeError",
+        ),
+        ("data.factory=test_run_config:of_one_argument", "of_one_argument() fails (TypeError"),
         ("fleet.latency=test_run_config:NoLatency", "has no method layer_times"),
     ],
 )

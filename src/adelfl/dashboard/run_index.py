@@ -14,7 +14,7 @@ from adelfl.clock import wall_seconds
 from adelfl.errors import AdelError
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
-from adelfl.records.tail import RowTail, last_rows
+from adelfl.records.tail import RowTail, rows_backwards
 
 Card = dict[str, Any]
 
@@ -138,10 +138,13 @@ def _card(name: str, folder: Path, changed: float) -> Card:
         if result is not None:
             done = {"round": result.rounds, "time": result.time, "progress": 1.0, "state": "finished"}
             return card | done | {"accuracy": result.final_accuracy}
-        rows = last_rows(folder / "rounds.jsonl") if (folder / "rounds.jsonl").exists() else []
-        if rows:
-            card |= {"round": rows[-1].round, "time": rows[-1].time, "progress": min(1.0, rows[-1].time / info.budget)}
-            card["accuracy"] = next((row.accuracy for row in reversed(rows) if row.accuracy is not None), None)
+        last = None
+        for row in rows_backwards(folder / "rounds.jsonl") if (folder / "rounds.jsonl").exists() else ():
+            last, card["accuracy"] = last or row, row.accuracy
+            if row.accuracy is not None:
+                break
+        if last is not None:
+            card |= {"round": last.round, "time": last.time, "progress": min(1.0, last.time / info.budget)}
         if record.failure is not None:
             card |= {"state": "failed", "why": record.failure}
     except AdelError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from adelfl.errors import ConfigError
@@ -67,12 +68,16 @@ class RowTail:
             return Row.from_json(json.loads(file.readline()))
 
 
-def last_rows(path: Path, size: int = 1 << 16) -> list[Row]:
-    """Return the complete rows among the last ``size`` bytes of a file, or of more if there is none among them."""
+def rows_backwards(path: Path, size: int = 1 << 14) -> Iterator[Row]:
+    """Yield the complete rows among the last bytes of a file, the last one first; at least one, if there is one.
+
+    ``size`` is the number of bytes; it is increased if there is no row among them.
+    """
     with open_record_file(path) as file:
         end = file.seek(0, os.SEEK_END)
         start = file.seek(max(0, end - size))
         lines = file.read(end - start).split(b"\n")[start > 0 : -1]
-        if lines or start == 0:
-            return [Row.from_json(json.loads(line)) for line in lines]
-    return last_rows(path, 16 * size)
+        for line in reversed(lines):
+            yield Row.from_json(json.loads(line))
+    if not lines and start > 0:
+        yield from rows_backwards(path, 16 * size)
