@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.array_types import Ints as Ints
 from adelfl.errors import ConfigError
 
 Floats32 = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 
 def as_array(name: str, value: Any) -> NDArray[Any]:  # noqa: ANN401 - any array-like

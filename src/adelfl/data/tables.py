@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from adelfl.array_types import Floats
 from adelfl.data.arrays import Ints
 from adelfl.data.datasets import Dataset
 from adelfl.data.sources import optional
@@ -25,7 +26,6 @@ from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 from adelfl.tables import Columns, numbers, read_csv
 
-Floats = NDArray[np.float64]
 Split = Literal["within", "users"]
 
 _MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}

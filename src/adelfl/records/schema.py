@@ -75,60 +75,44 @@ class _Json:
 
 @dataclass(frozen=True, slots=True)
 class Row(_Json):
-    """One merge: a line of rounds.jsonl.
-
-    Attributes
-    ----------
-    round : int
-        Version of the weights after the merge; row 0 describes the initial model.
-    time : float
-        Seconds since the run began, on the run's clock.
-    deadline, length : float or None
-        Seconds that the round was planned to take, None in row 0, and that it took, None if as planned.
-    loss, accuracy : float or None
-        On the test set; None where the model was not evaluated.
-    train_loss : float or None
-        Mean loss of the merged updates.
-    batch, depth : sequence of int
-        Samples and finished layers of each device.
-    contributors : sequence of int
-        Number of devices merged into each layer.
-    devices : sequence of int or None
-        The devices; None for the whole fleet, in order.
-    gradients : dict or None
-        Gradient statistics measured in this round.
-    losses : sequence of float or None
-        Losses of the devices before they trained, if the strategy requested them.
-    computing : float or None
-        Seconds that devices computed for the merge, summed over the devices that count in it.
-    nodes : sequence of str or None
-        Flower's node of each device.
-    abandoned : bool
-        Whether the round had too few updates for a merge.
-    rejected, late : dict
-        Number of rejected updates by reason, and of late ones by the round they belong to.
-    extra : dict
-        Keys that this version does not know.
-    """
+    """One merge: a line of rounds.jsonl."""
 
     round: Count
+    """Version of the weights after the merge; row 0 describes the initial model."""
     time: float
+    """Seconds since the run began, on the run's clock."""
     deadline: float | None = None
+    """Seconds that the round was planned to take; None in row 0."""
     length: float | None = None
+    """Seconds that it took; None if as planned."""
     loss: float | None = None
+    """Test loss; None where the model was not evaluated."""
     accuracy: float | None = None
+    """Test accuracy; None where the model was not evaluated."""
     train_loss: float | None = None
+    """Mean loss of the merged updates."""
     batch: Sequence[Count] = ()
+    """Samples of each device."""
     depth: Sequence[Count] = ()
+    """Finished layers of each device."""
     contributors: Sequence[Count] = ()
+    """Number of devices merged into each layer."""
     devices: Sequence[Count] | None = None
+    """The devices; None for the whole fleet, in order."""
     gradients: Mapping[str, Any] | None = None
+    """Gradient statistics measured in this round."""
     losses: Sequence[float | None] | None = None
+    """Losses of the devices before they trained, if the strategy requested them."""
     computing: float | None = None
+    """Seconds that devices computed for the merge, summed over the devices that count in it."""
     nodes: Sequence[str] | None = None
+    """Flower's node of each device."""
     abandoned: bool = False
+    """Whether the round had too few updates for a merge."""
     rejected: Mapping[str, Count] = field(default_factory=dict)
+    """Number of rejected updates by reason."""
     late: Mapping[str, Count] = field(default_factory=dict)
+    """Number of late updates by the round they belong to."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -154,58 +138,41 @@ _SIMULATED = _FLOWER[: _FLOWER.index("nodes")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo(_Json):
-    """What is known before the first round: run.json.
-
-    Attributes
-    ----------
-    config, inputs : dict
-        The run's configuration by sections, and digests of the files and objects that it depends on.
-    strategy, label, data : str
-        The strategy's name, its name in reports, and the name of the data set.
-    budget : float
-        T_max, seconds.
-    layers : sequence of str
-        Names, input side first.
-    nodes : sequence of str or None
-        Flower's nodes.
-    constants, schedule : dict or None
-        The problem's constants and the plan, as far as they are known.
-    codec : str
-        Name of the codec of uploads.
-    chosen_iterations : int or None
-        Local steps per round, where the plan chose them.
-    notes : sequence of str
-        Remarks of the strategy.
-    clock, started : str, float or None
-        ``virtual`` or ``real``, and the start of a run on a real clock in seconds since 1970.
-    versions : dict
-        Package versions.
-    made_by : str or None
-        ``simulate`` for an experiment that was built in Python.
-    extra : dict
-        Keys that this version does not know.
-    """
+    """What is known before the first round: run.json."""
 
     config: Mapping[str, Any]
+    """The run's configuration, by sections."""
     inputs: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the files and objects that the run depends on."""
     seed: Count
     strategy: str
     label: str
+    """The strategy's name in reports."""
     data: str = ""
     budget: float
+    """T_max, seconds."""
     rounds: Count
     layers: Sequence[str]
+    """Names, input side first."""
     devices: Count
     nodes: Sequence[str] | None = None
+    """Flower's nodes."""
     constants: Mapping[str, Any] | None = None
     codec: str = "none"
+    """Name of the codec of uploads."""
     chosen_iterations: Count | None = None
+    """Local steps per round, where the plan chose them."""
     schedule: Mapping[str, Any] | None = None
+    """The plan, as far as it is known."""
     notes: Sequence[str] = ()
+    """Remarks of the strategy."""
     clock: str = "virtual"
+    """``virtual`` or ``real``."""
     started: float | None = None
+    """Seconds since 1970, for a real clock."""
     versions: Mapping[str, str] = field(default_factory=dict)
     made_by: str | None = None
+    """``simulate`` for an experiment that was built in Python."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def _section(self, simulated: str) -> Mapping[str, Any]:
@@ -264,38 +231,27 @@ class RunInfo(_Json):
 
 @dataclass(frozen=True, slots=True)
 class RunResult(_Json):
-    """Summary of a finished run: result.json.
-
-    Attributes
-    ----------
-    final_accuracy, accuracy : float or None, dict
-        Mean accuracy over the last tenth of the budget, and accuracy at quarters of it; None before the first
-        evaluation.
-    depth : float
-        Mean share of the layers that devices finished.
-    rounds, time : int, float
-        Rounds done, and seconds used on the run's clock.
-    engine : str or None
-        Name of the training engine, for simulated runs.
-    slowest_accuracy : float or None
-        Accuracy of the last model on the classes that the slowest tenth of the devices hold, each class weighted by
-        its share of their data; for simulated runs.
-    abandoned, time_use : int or None, dict or None
-        For runs on Flower: rounds without a merge, and seconds of the budget by use: computing, lag and idle in rounds
-        that were merged (means over devices), abandoned rounds, between rounds, unused.
-    extra : dict
-        Keys that this version does not know.
-    """
+    """Summary of a finished run: result.json."""
 
     final_accuracy: float | None
+    """Mean accuracy over the last tenth of the budget; None if the model was never evaluated."""
     accuracy: Mapping[str, float | None]
+    """Accuracy at quarters of the budget; None before the first evaluation."""
     depth: float
+    """Mean share of the layers that devices finished."""
     rounds: Count
     time: float
+    """Seconds used, on the run's clock."""
     engine: str | None = None
+    """Name of the training engine, for simulated runs."""
     slowest_accuracy: float | None = None
+    """Accuracy of the last model on the classes that the slowest tenth of the devices hold, each class weighted by its
+    share of their data; for simulated runs."""
     abandoned: Count | None = None
+    """Rounds without a merge, for runs on Flower."""
     time_use: Mapping[str, float] | None = None
+    """Seconds of the budget by use, for runs on Flower: computing, lag and idle in rounds that were merged (means over
+    devices), abandoned rounds, between rounds, unused."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def _written(self) -> tuple[Iterable[str], Sequence[str]]:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import RunResult
 from adelfl.records.summary import QUARTERS
-
-Floats = NDArray[np.float64]
 
 
 def standard_error(values: Floats) -> float:

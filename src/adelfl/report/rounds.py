@@ -14,9 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
+from adelfl.array_types import Floats
 from adelfl.report.groups import Group
 from adelfl.report.run_data import RunData
-from adelfl.report.style import BLACK, GREY, RC, Floats, figure, mean_and_error, short
+from adelfl.report.style import BLACK, GREY, RC, figure, mean_and_error, short
 
 MOST_DEVICES = 200
 """Largest number of rows of a map of devices; larger fleets are sampled."""

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.errors import ConfigError
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 from adelfl.records.summary import QUARTERS
-
-Floats = NDArray[np.float64]
 
 BATCH_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Quantiles of a round's batch sizes that are drawn."""

@@ -12,14 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.report.comparison import Contender
 from adelfl.report.style import BLACK, BLUE, GREY, ORANGE, RC, STRATEGY_COLOURS, figure, looks_of
 from adelfl.report.time_series import about_seeds, plot_means
 from adelfl.theory.participation import starving_depth
 
-Floats = NDArray[np.float64]
 Curves = Mapping[str, tuple[Floats, Floats]]
 Dot = tuple[str, float, float]
 """Name, mean in percent, standard error."""

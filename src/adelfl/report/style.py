@@ -11,12 +11,10 @@ import matplotlib
 import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.atomic import replacing
 from adelfl.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7f7f7f"

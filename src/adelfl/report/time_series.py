@@ -13,11 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from adelfl.array_types import Floats
 from adelfl.errors import ConfigError
 from adelfl.records.reader import RunRecord
 from adelfl.report.comparison import Contender
 from adelfl.report.groups import gather
-from adelfl.report.style import GREY, RC, Floats, figure, looks_of, mean_and_error, short
+from adelfl.report.style import GREY, RC, figure, looks_of, mean_and_error, short
 
 C = TypeVar("C", bound=Contender)
 

@@ -25,14 +25,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.durations import Trace
 from adelfl.errors import ConfigError
 from adelfl.tables import read_csv
 from adelfl.traces.playback import Schedules
-
-Floats = NDArray[np.float64]
 
 _HALF_HOUR, _DAY = 1800.0, 86400.0
 _TRAINING = 3.0  # a training step costs three forward passes, as FedScale assumes

@@ -8,11 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.array_types import Floats, Ints
 from adelfl.durations import Trace
 from adelfl.seeds import rng_for
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def deal(rows: int, devices: int, seed: int, what: str) -> Ints:
