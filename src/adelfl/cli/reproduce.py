@@ -96,7 +96,7 @@ def reproduce(
             from adelfl.report.terminal import print_study
 
             print_study(study.title, study.source, outcome.tables(), outcome.to_json()["claims"])
-            typer.echo(f"Tables and picture: {stem}.csv, .json, .png   Runs: {folder}")
+            typer.echo(f"Tables and pictures: {stem}.*   Runs: {folder}")
     if page is not None:
         from adelfl.atomic import write_output
         from adelfl.experiments.page import fill_page
