@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -121,8 +122,10 @@ class RunIndex:
         """Return the details of one round; None if there is no such round."""
         with self.lock:
             tail = self.tail(name)
-            row = None if tail is None else tail.row(number)
-            return None if row is None else _details(row)
+            with suppress(AdelError):  # the file may have changed since it was read
+                row = None if tail is None else tail.row(number)
+                return None if row is None else _details(row)
+            return None
 
 
 def _card(name: str, folder: Path, changed: float) -> Card:

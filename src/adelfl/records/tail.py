@@ -31,13 +31,18 @@ class RowTail:
 
     def skip(self) -> None:
         """Pass over the present rows."""
-        if self.path.exists():
-            status = self.path.stat()
+        if (status := self._status()) is not None:
             self._inode, self._end = status.st_ino, status.st_size
+
+    def _status(self) -> os.stat_result | None:
+        try:
+            return self.path.stat()
+        except OSError:  # not begun, or removed
+            return None
 
     def read(self) -> list[Row]:
         """Return the rows that were completed since the last call."""
-        status = self.path.stat() if self.path.exists() else None
+        status = self._status()
         if self._end > 0 and (status is None or status.st_size < self._end or status.st_ino != self._inode):
             self.edition += 1
             self._end, self._offsets = 0, {}
