@@ -672,18 +672,20 @@ def test_a_run_is_drawn_whether_it_is_finished_or_not(tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(Killed):
         start(said(), folder, kill_at(6))
-    (ax,) = plot(folder).axes
-    assert [text.get_text() for text in ax.texts if text.get_text()] == ["salf\n(not finished)"]
+    figure = plot(folder)
+    (ax,) = figure.axes
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["salf\n(not finished)"]
     shown = np.isfinite(ax.lines[0].get_ydata())
     (times, _), budget = RunRecord.open(folder).evaluations, RunRecord.open(folder).info.budget
     assert ax.lines[0].get_xdata()[shown].max() == pytest.approx(times[-1], abs=budget / 1000)
     resume(folder)
-    (ax,) = plot(str(folder)).axes
+    figure = plot(str(folder))
+    (ax,) = figure.axes
     moments, drawn = ax.lines[0].get_data()
     times, accuracies = RunRecord.open(folder).evaluations
     last = np.searchsorted(times, moments * (1 + 1e-9), side="right") - 1
     assert np.array_equal(drawn, accuracies[last])
-    assert [text.get_text() for text in ax.texts if text.get_text()] == ["salf"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["salf"]
     assert ax.get_title(loc="left") == "digits, 6 devices"
 
 
