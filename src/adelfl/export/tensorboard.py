@@ -32,8 +32,13 @@ def write(run: ExportedRun) -> str:
                 values += [Summary.Value(tag=tag, histo=_histogram(numbers)) for tag, numbers in entry.spreads.items()]
                 wall_time = run.started + entry.scalars["time"]
                 writer.add_event(Event(wall_time=wall_time, step=entry.round, summary=Summary(value=values)))
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
+        new = [file.name for file in temporary.glob("*")]
+        old = [file for file in folder.glob("events.out.tfevents.*") if file.name not in new]
+        folder.mkdir(exist_ok=True)
+        for name in new:
+            os.replace(temporary / name, folder / name)
+        for file in old:
+            file.unlink()
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return str(folder)
