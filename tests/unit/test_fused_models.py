@@ -161,6 +161,13 @@ TOGETHER = {
         lambda m, x: torch.cat([m.b(torch.tanh(m.a(part))) for part in x.flatten(1).split(5)]), **dense(16, 8, 4)
     ),
     "statistics that stay": lambda: meddled(lambda m: m.insert(2, nn.BatchNorm1d(8).eval())),
+    "weights that are used beside their module": lambda: Written(
+        lambda m, x: m.c(functional.linear(torch.relu(m.b(m.a(x.flatten(1)))), m.b.weight)), **dense(16, 8, 8, 4)
+    ),
+    "columns first": lambda: Written(
+        lambda m, x: m.b(torch.relu(m.a(x[:, 0].transpose(0, 1).reshape(-1, 4))).view(4, -1, 8).sum(0)),
+        **dense(4, 8, 4),
+    ),
 }  # fmt: skip
 APART = {
     "minus the mean of the batch": lambda: Written(
@@ -169,17 +176,10 @@ APART = {
     "what it does depends on the numbers": lambda: Written(
         lambda m, x: m.a(x.flatten(1)) * (2 if x.sum() > 0 else 1), **dense(16, 4)
     ),
-    "weights that are used beside their module": lambda: Written(
-        lambda m, x: m.c(functional.linear(torch.relu(m.b(m.a(x.flatten(1)))), m.b.weight)), **dense(16, 8, 8, 4)
-    ),
     "a little of the mean of the batch": lambda: Written(
         lambda m, x: m.b(torch.tanh((h := m.a(x.flatten(1))) - 0.003 * h.mean(0))), **dense(16, 8, 4)
     ),
     "no more than twelve": lambda: Written(capped, **dense(16, 8, 4)),
-    "columns first": lambda: Written(
-        lambda m, x: m.b(torch.relu(m.a(x[:, 0].transpose(0, 1).reshape(-1, 4))).view(4, -1, 8).sum(0)),
-        **dense(4, 8, 4),
-    ),
 }
 no_rule = pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:RNN module weights")
 

@@ -61,7 +61,7 @@ def same(module, x, layout, rows):
                 for row_weight, total in ((weight, weighted), (None, plainly)):
                     found = step.grads(given, row_weight)
                     torch.testing.assert_close(found, list(torch.autograd.grad(total, own, retain_graph=True)))
-        step.forget()
+        step.kept = None
         kept = [v for v in vars(step).values() if isinstance(v, torch.Tensor) and v.shape[:1] == (N,)]
         assert not kept, "what is kept for the way back stays in memory"
 

@@ -121,7 +121,7 @@ class ChainPass(Pass):
         """Return inference mode, which is 5 % faster than no_grad."""
         return torch.inference_mode()
 
-    def ends(self, reach: list[int], rows: int) -> list[int]:
+    def ends(self, changes: list[int], rows: int) -> list[int]:
         """Cut rows into parts that fit; rows of devices that stopped leave within the pass."""
         return [*range(self.rows_at_once, rows, self.rows_at_once), rows]
 
@@ -145,12 +145,12 @@ class ChainPass(Pass):
                 delta, left = delta[:n], n
             if above is not None:
                 delta = above.input_grad(delta)
-                above.forget()
+                above.kept = None
                 waiting -= 1
             if grads is not None:
                 gradients += grads(delta, rows.weight[l])
         for step in self.steps[:waiting]:
-            step.forget()
+            step.kept = None
         if not total:
             total += gradients
         elif gradients:  # the rows before, of deeper devices, reached these layers too

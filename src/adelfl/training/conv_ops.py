@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.training import stack_ops
-from adelfl.training.layout import VECTOR, first, rows_last, weighed
+from adelfl.training.layout import VECTOR, Operation, first, rows_last, weighed
 
 _ATEN = torch.ops.aten
 
 
-@dataclass
-class _Conv:
+class _Conv(Operation[nn.Conv2d]):
     """Channels last where they fill vectors: faster on CPUs then, and slower otherwise."""
 
-    module: nn.Conv2d
-
-    def __post_init__(self) -> None:
-        many = self.module.out_channels % VECTOR == 0
+    def __init__(self, module: nn.Conv2d) -> None:
+        super().__init__(module)
+        many = module.out_channels % VECTOR == 0
         self.format = torch.channels_last if many else torch.contiguous_format
 
     def forward(self, x: Tensor) -> Tensor:
-        self.x = x.contiguous(memory_format=self.format)
+        self.kept = x.contiguous(memory_format=self.format)
         m = self.module
-        out = functional.conv2d(self.x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
+        out = functional.conv2d(self.kept, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
         return out.contiguous(memory_format=self.format)
 
     def _backward(self, delta: Tensor, x: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,20 +34,16 @@ class _Conv:
 
     def input_grad(self, delta: Tensor) -> Tensor:
         delta = delta.contiguous(memory_format=self.format)
-        return self._backward(delta, first(self.x, delta.shape[0]), [True, False, False])[0]
+        return self._backward(delta, first(self.kept, delta.shape[0]), [True, False, False])[0]
 
     def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
         weighted = weighed(delta, row_weight).contiguous(memory_format=self.format)
-        x = first(self.x, delta.shape[0])
+        x = first(self.kept, delta.shape[0])
         _, weight, bias = self._backward(weighted, x, [False, True, self.module.bias is not None])
         return [weight] if self.module.bias is None else [weight, bias]
 
-    def forget(self) -> None:
-        del self.x
 
-
-@dataclass
-class _RowsLast:
+class _RowsLast(Operation[nn.Conv2d]):
     """A convolution of stride 1 by matrix products, with rows as the last dimension in memory.
 
     Torch's kernels vectorise over channels, of which there may be few; this one vectorises over rows. The input is
@@ -58,10 +51,9 @@ class _RowsLast:
     sees. Columns follow each other, so output (y, x) sees one block of memory, of kw columns, without a further copy.
     """
 
-    module: nn.Conv2d
-
-    def __post_init__(self) -> None:
-        self.kh, self.kw = (int(k) for k in self.module.kernel_size)
+    def __init__(self, module: nn.Conv2d) -> None:
+        super().__init__(module)
+        self.kh, self.kw = (int(k) for k in module.kernel_size)
 
     def _windows(self, x: Tensor) -> Tensor:
         """Return the inputs of each output, for an input (H, W, C, N): overlapping views (H', W', kw·kh·C, N)."""
@@ -76,8 +68,8 @@ class _RowsLast:
         return bands.flatten(1, 3).unfold(1, self.kw * column, column).transpose(2, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.x = rows_last(x)
-        m, windows = self.module, self._windows(self.x)
+        self.kept = rows_last(x)
+        m, windows = self.module, self._windows(self.kept)
         h, w, _, n = windows.shape
         weight = m.weight.permute(0, 3, 2, 1).flatten(1).expand(w, -1, -1)
         bias = weight.new_zeros(1) if m.bias is None else m.bias[:, None]
@@ -91,7 +83,7 @@ class _RowsLast:
         d = rows_last(delta)
         h, w, c_out, n = d.shape
         d = d.flatten(1, 2)
-        height, width, c, _ = self.x.shape
+        height, width, c, _ = self.kept.shape
         top, left = (int(p) for p in m.padding)
         # Column x of the padded input is seen by columns x - kw + 1 … x of the output: one block of memory too.
         weight = m.weight.flip(3).permute(2, 1, 3, 0).reshape(kh * c, kw * c_out)
@@ -108,7 +100,7 @@ class _RowsLast:
 
     def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
         m, n = self.module, delta.shape[0]
-        d, x = rows_last(delta), self.x[..., :n]
+        d, x = rows_last(delta), self.kept[..., :n]
         bias = d.sum((0, 1)).sum(1) if row_weight is None else d.sum((0, 1)) @ row_weight
         if row_weight is not None and x.numel() < d.numel():  # weigh what is smaller
             x = x * row_weight
@@ -121,9 +113,6 @@ class _RowsLast:
         weight = weight.view(m.out_channels, self.kw, self.kh, m.in_channels).permute(0, 3, 2, 1)
         return [weight] if m.bias is None else [weight, bias]
 
-    def forget(self) -> None:
-        del self.x
-
 
 def convolution(module: nn.Conv2d) -> _Conv | _RowsLast:
     """Return the faster implementation for a shape: a fixed rule, so that a run can be repeated to the last bit."""
@@ -132,52 +121,34 @@ def convolution(module: nn.Conv2d) -> _Conv | _RowsLast:
     return _RowsLast(module) if simple and few and module.weight.device.type == "cpu" else _Conv(module)
 
 
-@dataclass
-class MaxPool:
-    """Max-pooling."""
+class MaxPool(Operation[nn.MaxPool2d]):
+    """Max-pooling by torch's kernel, which is fast only with channels last; rows that come last pass as channels."""
 
-    module: nn.MaxPool2d
-
-    def __post_init__(self) -> None:
-        m = self.module
-        kernel, stride, padding, dilation = (
-            [v, v] if isinstance(v, int) else list(v) for v in (m.kernel_size, m.stride, m.padding, m.dilation)
-        )
-        self.geometry = (kernel, stride, padding, dilation, bool(m.ceil_mode))
-        self.stack = stack_ops.Pool(m) if stack_ops.is_stackable(m) else None
+    def __init__(self, module: nn.MaxPool2d) -> None:
+        super().__init__(module)
+        sizes: tuple[Any, ...] = (module.kernel_size, module.stride, module.padding, module.dilation)
+        self.geometry = (*([v] if isinstance(v, int) else list(v) for v in sizes), module.ceil_mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the output."""
-        # Torch's kernel is fast only with channels last; 2×2 windows as four slices are fast only with rows last.
-        last = x.is_contiguous(memory_format=torch.channels_last)
-        self.used = None if last or x.device.type != "cpu" else self.stack
-        if self.used is not None:
-            return _first(self.used.forward(_stack(x)))
-        self.x = x
-        out, self.indices = _ATEN.max_pool2d_with_indices(x, *self.geometry)
-        return out  # type: ignore[no-any-return]
+        self.as_it_is = x.device.type != "cpu" or x.is_contiguous(memory_format=torch.channels_last)
+        self.channels = x.shape[1]
+        out, indices = _ATEN.max_pool2d_with_indices(self._images(x), *self.geometry)
+        self.kept = x, self._rows(indices)
+        return self._rows(out)
 
     def input_grad(self, delta: Tensor) -> Tensor:
         """Return the gradient of the input for the first rows."""
-        if self.used is not None:
-            return _first(self.used.input_grad(_stack(delta)))
-        n = delta.shape[0]
-        kept = (self.x[:n], *self.geometry, self.indices[:n])
-        return _ATEN.max_pool2d_with_indices_backward(delta, *kept)  # type: ignore[no-any-return]
+        x, indices = (self._images(first(kept, delta.shape[0])) for kept in self.kept)
+        grad = _ATEN.max_pool2d_with_indices_backward(self._images(delta), x, *self.geometry, indices)
+        return self._rows(grad)
 
-    def forget(self) -> None:
-        """Release what was kept for the backward pass."""
-        if self.used is not None:
-            self.used.forget()
-        else:
-            del self.x, self.indices
+    def _images(self, x: Tensor) -> Tensor:
+        """Return images for torch's kernel: all rows and channels as the channels of one image."""
+        return x if self.as_it_is else rows_last(x).flatten(2)[None].permute(0, 3, 1, 2)
 
-
-def _stack(x: Tensor) -> Tensor:
-    """Return images (N, C, H, W) with rows last, as a stack of one device."""
-    return rows_last(x).permute(2, 0, 1, 3)[None]
-
-
-def _first(x: Tensor) -> Tensor:
-    """Return a stack of one device as images (N, C, H, W)."""
-    return x[0].permute(3, 0, 1, 2)
+    def _rows(self, images: Tensor) -> Tensor:
+        """Return what torch's kernel gave as images (N, C, H, W)."""
+        if self.as_it_is:
+            return images
+        return images[0].permute(1, 2, 0).view(*images.shape[2:], self.channels, -1).permute(3, 2, 0, 1)

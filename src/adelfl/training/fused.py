@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from adelfl.training.autograd import AutogradPass
 from adelfl.training.chain import ChainPass, chain_of
 from adelfl.training.layers import Layer
-from adelfl.training.loop import LoopEngine
-from adelfl.training.passes import CannotFuse, Pass, Rows
+from adelfl.training.passes import Pass, Rows
 from adelfl.training.stacked import Stacked, pays
 from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples
 
@@ -85,7 +84,6 @@ class Fused(Engine):
         self.samples = samples.compact()
         self.weight_decay = weight_decay
         self.walk = _pass_for(model, layers, samples)
-        self.one_by_one = partial(LoopEngine, model, layers, samples, weight_decay)
         chain = isinstance(self.walk, ChainPass) and pays(model, layers, samples)
         self.stacked = Stacked(model, layers, samples, weight_decay) if chain else None
         parameters, order = dict(model.named_parameters()), self.walk.order
@@ -133,8 +131,10 @@ class Fused(Engine):
         share = np.repeat((1.0 / work.sizes).astype(kind), sizes)
         if draws.times is not None:
             share *= draws.times
+        weights = A * delivered
+        changes = np.cumsum(sizes)[:-1][(weights[1:] != weights[:-1]).any(axis=1)].tolist()
         parts = []
-        for start, end in pairwise([0, *self.walk.ends(reach, share.size)]):
+        for start, end in pairwise([0, *self.walk.ends(changes, share.size)]):
             within = [min(max(rows - start, 0), end - start) for rows in reach]
             weight = [
                 None if row_weight is None or same[l] else self._floats(row_weight[l, start : start + n])
@@ -142,7 +142,7 @@ class Fused(Engine):
             ]
             parts.append(Rows(start, end, self._floats(share[start:end]), within, weight))
         steps: dict[tuple[float, float], list[int]] = {}
-        decay = (A * delivered).sum(axis=0) * self.weight_decay
+        decay = weights.sum(axis=0) * self.weight_decay
         for l, places in enumerate(self.places):
             if reach[l]:
                 steps.setdefault((float(A[0, l]) if same[l] else 1.0, float(decay[l])), []).extend(places)
@@ -154,14 +154,11 @@ class Fused(Engine):
 
     def _do(self, layout: _Layout, samples: list[tuple[Tensor, Tensor]], work: RoundWork) -> Change:
         total: list[Tensor] = []
-        try:
-            with self.walk.mode():
-                losses = [
-                    self.walk.gradients(self.samples.inputs(index), labels, part, total)
-                    for part, (index, labels) in zip(layout.parts, samples, strict=True)
-                ]
-        except CannotFuse:  # the model treats so many rows differently from few
-            return self.one_by_one().run(work)
+        with self.walk.mode():
+            losses = [
+                self.walk.gradients(self.samples.inputs(index), labels, part, total)
+                for part, (index, labels) in zip(layout.parts, samples, strict=True)
+            ]
         eta = work.eta
         steps: dict[str, Tensor] = {}
         with torch.inference_mode():

@@ -1,13 +1,12 @@
 """Operations of the fused engine's chain pass: forward, and backward for a prefix of the rows.
 
 The backward pass is split in two: the plain gradient of the input, and gradients of the parameters, with a weight for
-each row. ``forget`` releases what was kept for it, so that the next pass finds the same memory, still in the caches.
+each row.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adelfl.training.conv_ops import MaxPool, convolution
-from adelfl.training.layout import VECTOR, first, weighed
+from adelfl.training.layout import VECTOR, Operation, Relu, Scale, first, weighed
 from adelfl.training.submodel import Scaler
 
 _ATEN = torch.ops.aten
@@ -32,14 +31,11 @@ def is_known(module: nn.Module) -> bool:
     return True
 
 
-@dataclass
-class _Linear:
+class _Linear(Operation[nn.Linear]):
     """Rows last in memory where the outputs do not fill vectors: faster on CPUs then, and slower otherwise."""
 
-    module: nn.Linear
-
-    def __post_init__(self) -> None:
-        m = self.module
+    def __init__(self, m: nn.Linear) -> None:
+        super().__init__(m)
         # The same memory; a module looks its parameters up by name at every access.
         self.weight = m.weight.detach()
         self.bias: Tensor | None = m.bias.detach() if isinstance(m.bias, Tensor) else None
@@ -47,7 +43,7 @@ class _Linear:
         self.rows_last = m.out_features % VECTOR != 0 and m.weight.device.type == "cpu"
 
     def forward(self, x: Tensor) -> Tensor:
-        self.x = x
+        self.kept = x
         if not self.rows_last:
             return functional.linear(x, self.weight, self.bias)
         turned = x.t()
@@ -61,17 +57,11 @@ class _Linear:
     def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
         if row_weight is not None:
             delta = weighed(delta, row_weight)
-        weight = torch.mm(delta.t(), first(self.x, delta.shape[0]))
+        weight = torch.mm(delta.t(), first(self.kept, delta.shape[0]))
         return [weight] if self.bias is None else [weight, delta.sum(0)]
 
-    def forget(self) -> None:
-        del self.x
 
-
-@dataclass
-class _GroupNorm:
-    module: nn.GroupNorm
-
+class _GroupNorm(Operation[nn.GroupNorm]):
     def forward(self, x: Tensor) -> Tensor:
         m = self.module
         n, c = x.shape[:2]
@@ -79,15 +69,14 @@ class _GroupNorm:
         # A single row that comes last looks like channels last too, but not to torch's kernel.
         last = x.dim() == 4 and x.stride(0) != 1 and x.is_contiguous(memory_format=torch.channels_last)
         self.format = torch.channels_last if last else torch.contiguous_format
-        self.x = x.contiguous(memory_format=self.format)
-        out, self.mean, self.rstd = _ATEN.native_group_norm(
-            self.x, m.weight, m.bias, n, c, self.spatial, m.num_groups, m.eps
-        )
+        x = x.contiguous(memory_format=self.format)
+        out, mean, rstd = _ATEN.native_group_norm(x, m.weight, m.bias, n, c, self.spatial, m.num_groups, m.eps)
+        self.kept = x, mean, rstd
         return out  # type: ignore[no-any-return]
 
     def _backward(self, delta: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
         n, m = delta.shape[0], self.module
-        statistics = (self.x[:n], self.mean[:n], self.rstd[:n])
+        statistics = (kept[:n] for kept in self.kept)
         sizes = (n, m.num_channels, self.spatial, m.num_groups)
         return _ATEN.native_group_norm_backward(  # type: ignore[no-any-return]
             delta.contiguous(memory_format=self.format), *statistics, m.weight, *sizes, mask
@@ -103,34 +92,8 @@ class _GroupNorm:
         _, weight, bias = self._backward(weighed(delta, row_weight), [True, True, True])
         return [weight, bias]
 
-    def forget(self) -> None:
-        del self.x, self.mean, self.rstd
 
-
-@dataclass
-class _ReLU:
-    module: nn.ReLU
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.out = torch.relu_(x)  # in place: no operation here needs its own output to go back
-        return self.out
-
-    def input_grad(self, delta: Tensor) -> Tensor:
-        return _ATEN.threshold_backward.default(delta, first(self.out, delta.shape[0]), 0)  # type: ignore[no-any-return]
-
-    def forget(self) -> None:
-        del self.out
-
-
-class _KeepsNothing:
-    def forget(self) -> None:
-        pass
-
-
-@dataclass
-class _Flatten(_KeepsNothing):
-    module: nn.Flatten
-
+class _Flatten(Operation[nn.Flatten]):
     def forward(self, x: Tensor) -> Tensor:
         self.shape = x.shape[1:]
         return x.flatten(1)
@@ -139,23 +102,12 @@ class _Flatten(_KeepsNothing):
         return delta.reshape(delta.shape[0], *self.shape)
 
 
-@dataclass
-class _Scale(_KeepsNothing):
-    module: Scaler
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x / self.module.width
-
-    def input_grad(self, delta: Tensor) -> Tensor:
-        return delta / self.module.width
-
-
 STEPS: dict[type[nn.Module], Any] = {
     nn.Linear: _Linear,
     nn.Conv2d: convolution,
     nn.GroupNorm: _GroupNorm,
-    nn.ReLU: _ReLU,
+    nn.ReLU: Relu,
     nn.MaxPool2d: MaxPool,
     nn.Flatten: _Flatten,
-    Scaler: _Scale,
+    Scaler: Scale,
 }

@@ -11,10 +11,6 @@ from torch import Tensor
 CHUNK_BYTES = 256 << 20  # activations that a pass keeps at a time
 
 
-class CannotFuse(Exception):
-    """A pass cannot compute this model; the message is the reason."""
-
-
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Samples that go through the network together, those of the deepest devices first.
@@ -48,10 +44,10 @@ class Pass(Protocol):
         """Return the mode of autograd in which rows are gathered and gradients computed."""
         ...
 
-    def ends(self, reach: list[int], rows: int) -> list[int]:
+    def ends(self, changes: list[int], rows: int) -> list[int]:
         """Return the ends of the parts into which rows are cut, to go through one after another.
 
-        ``reach`` has the number of rows that deliver each layer, ``rows`` the number of all.
+        ``changes`` has the rows at which weights change, in ascending order, ``rows`` the number of all rows.
         """
         ...
 

@@ -191,6 +191,7 @@ class _Products:
                 stack.move_along(names[0], *operation.factors(delta))
                 if len(names) > 1:
                     stack.move(names[1], operation.bias_grad(delta))
+            operation.kept = None
             if lower is None:
                 break
             delta = lower
