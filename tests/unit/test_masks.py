@@ -92,9 +92,10 @@ def test_what_a_device_computes_does_not_depend_on_who_is_computed_before_it():
         0.1,
         mask_seeds=mask_seeds(1, 0, devices),
     )
-    plain = [local.update for local in engine.locals(work)]
-    turned = [local.update for local in engine.locals(work.only(np.array([2, 0, 1])))]
-    alone = [next(engine.locals(work.only(np.array([u])))).update for u in range(3)]
+    start, order = dict(engine.parameters), np.array([2, 0, 1])
+    plain = [engine.train(work, u, start)[0] for u in range(3)]
+    turned = [engine.train(work.only(order), u, start)[0] for u in range(3)]
+    alone = [engine.train(work.only(np.array([u])), 0, start)[0] for u in range(3)]
     for u, place in enumerate((1, 2, 0)):
         for name, step in plain[u].items():
             assert torch.equal(step, turned[place][name])

@@ -21,7 +21,7 @@ from adelfl.simulation.backend import Learner, Simulated
 from adelfl.simulation.world import World as Simulation
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.layers import given_layers
-from adelfl.training.loop import Local, LoopEngine
+from adelfl.training.loop import LoopEngine
 from adelfl.training.work import Samples
 from support.flower_world import Being, Silent, World, arrays, model, weights_of
 
@@ -75,12 +75,11 @@ class Recorded(LoopEngine):
         super().__init__(net, layers, samples)
         self.world, self.roster, self.merge = world, roster, None
 
-    def locals(self, work):
+    def train(self, work, u, start, correction=None):
         devices = [u for a in self.merge.arrivals for u in a.tasks.devices.tolist()]
-        for u in np.flatnonzero(work.contributes).tolist():
-            node = self.world.nodes[self.roster[devices[u]]]
-            update = node.sent[self.merge.arrivals[0].version + 1]
-            yield Local(u, {n: torch.from_numpy(v) for n, v in update.items()}, {}, 0.0)
+        node = self.world.nodes[self.roster[devices[u]]]
+        update = node.sent[self.merge.arrivals[0].version + 1]
+        return {n: torch.from_numpy(v) for n, v in update.items()}, {}, 0.0
 
 
 def simulated(world, record):

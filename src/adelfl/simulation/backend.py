@@ -62,7 +62,35 @@ class Learner:
     uploads: Uploads | None = None
 
 
-class Simulated(Backend):
+class VirtualClock(Backend):
+    """A clock that jumps from one event to the next."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+        self._heap: list[tuple[float, int, Event]] = []
+        self._order, self._numbers = count(), count()
+
+    def now(self) -> float:
+        """Virtual seconds since the run began."""
+        return self._now
+
+    def _push(self, moment: float, event: Event) -> None:
+        if moment < math.inf:
+            heapq.heappush(self._heap, (moment, next(self._order), event))
+
+    def next(self, wake_at: float | None) -> Event | None:
+        """Advance the clock to the next event."""
+        if wake_at is not None and (not self._heap or wake_at < self._heap[0][0]):
+            self._now = max(self._now, wake_at)
+            return Timer()
+        if not self._heap:
+            return None
+        moment, _, event = heapq.heappop(self._heap)
+        self._now = max(self._now, moment)
+        return event
+
+
+class Simulated(VirtualClock):
     """Do tasks on a virtual clock.
 
     Parameters
@@ -85,20 +113,14 @@ class Simulated(Backend):
         self, world: World, partition: Partition, learner: Learner, seed: int, *, oversample: bool = False
     ) -> None:
         self.world, self.partition, self.learner, self.seed = world, partition, learner, seed
+        super().__init__()
         self.oversample = oversample
-        self._now = 0.0
-        self._heap: list[tuple[float, int, Arrivals]] = []
-        self._order, self._numbers = count(), count()
         self._held = partition.sizes
         self._everyone = np.arange(len(partition))
         self._everyone.flags.writeable = False
         # The other engines refuse a model that draws random numbers.
         self._draws_masks = learner.engine.name == "loop" and draws_numbers(learner.model, learner.samples.x[:2])
         self.past = Past(learner.model)
-
-    def now(self) -> float:
-        """Virtual seconds since the run began."""
-        return self._now
 
     def cohort(self, k: int, size: int | None) -> Ints:
         """Return all devices, or a random choice, of those that are available first, in ascending order."""
@@ -121,7 +143,8 @@ class Simulated(Backend):
             tasks = self._within_data(tasks, number)
             work = draw_work(self.world, tasks, number, self._now, len(self.learner.layers))
         if tasks.together:
-            self._push(work.length, Arrivals(tasks, number, version, self._now, work.z, work.seconds, work.upload))
+            event = Arrivals(tasks, number, version, self._now, work.z, work.seconds, work.upload)
+            self._push(self._now + work.length, event)
             return
         self.past.want(version, tasks.devices.size)
         for i in range(tasks.devices.size):
@@ -129,21 +152,12 @@ class Simulated(Backend):
             alone = tasks.only(one)
             own = number if i == 0 else next(self._numbers)  # samples are drawn by it
             event = Arrivals(alone, own, version, self._now, work.z[one], work.seconds[one], work.upload[one])
-            self._push(float(work.done[i]), event)
-
-    def _push(self, seconds: float, event: Arrivals) -> None:
-        heapq.heappush(self._heap, (self._now + seconds, next(self._order), event))
+            self._push(self._now + float(work.done[i]), event)
 
     def next(self, wake_at: float | None) -> Event | None:
         """Advance the clock to the next event."""
-        if wake_at is not None and (not self._heap or wake_at < self._heap[0][0]):
-            self._now = max(self._now, wake_at)
-            return Timer()
-        if not self._heap:
-            return None
-        self._now, _, event = heapq.heappop(self._heap)
-        if not event.tasks.together and not event.z.any():
-            self.past.release([event])
+        event = super().next(wake_at)
+        self.past.release_lost(event)
         return event
 
     def _within_data(self, tasks: Tasks, number: int) -> Tasks:
@@ -268,6 +282,11 @@ class Past:
 
     def _copy(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self.parameters.items()}
+
+    def release_lost(self, event: Event | None) -> None:
+        """Forget the weights of a device from which nothing came, which will not be merged."""
+        if isinstance(event, Arrivals) and not event.tasks.together and not event.z.any():
+            self.release([event])
 
     def release(self, arrivals: Iterable[Arrivals]) -> None:
         """Forget weights that no device under way needs any more."""

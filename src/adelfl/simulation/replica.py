@@ -6,23 +6,22 @@ the device, its seconds per layer. Devices are there when they were there.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 
 from adelfl.planner.beliefs import Timing
-from adelfl.runtime.backend import Backend, Compute, Computed
+from adelfl.runtime.backend import Compute, Computed
 from adelfl.runtime.reactions import of_devices
 from adelfl.seeds import rng_for
+from adelfl.simulation.backend import VirtualClock
 from adelfl.simulation.engine import Simulation
 from adelfl.simulation.history import History
-from adelfl.strategies.actions import Arrivals, Event, Ints, Joined, Late, Merge, Tasks, Timer
+from adelfl.strategies.actions import Arrivals, Event, Ints, Joined, Late, Merge, Tasks
 from adelfl.theory.gradient_stats import GradientStats
 
 _LAST = 0.1  # seconds before the end of the budget at which the last round closes
@@ -38,7 +37,7 @@ class _Result(NamedTuple):
     timing: Timing | None = None
 
 
-class Replica(Backend):
+class Replica(VirtualClock):
     """Do tasks on a virtual clock, with the durations of a recorded deployment.
 
     Parameters
@@ -63,26 +62,17 @@ class Replica(Backend):
     ) -> None:
         self.devices, self.between, self.L, self.budget = history.devices, history.between, layers, budget
         self.stats, self.trainer = stats, None if simulation is None else simulation.backend
-        self._now, self._free = history.start, [0.0] * len(history.devices)
-        self._order, self._numbers = count(), count()
-        self._heap: list[tuple[float, int, Event]] = []
+        super().__init__(history.start)
+        self._free = [0.0] * len(history.devices)
         for u, device in enumerate(self.devices):
             if not device.there(self._now):
                 self._push(device.back(self._now), Joined(np.array([u])))
-
-    def now(self) -> float:
-        """Virtual seconds since the run began."""
-        return self._now
 
     def cohort(self, k: int, size: int | None) -> Ints:
         """Return the devices that are there and idle, or a random choice of them."""
         idle = [u for u, d in enumerate(self.devices) if d.there(self._now) and self._free[u] <= self._now]
         chosen = idle if size is None else rng_for(0, "cohort", k).permutation(idle)[:size]
         return np.sort(np.array(chosen, dtype=np.int64))
-
-    def _push(self, moment: float, event: Event) -> None:
-        if moment < math.inf:
-            heapq.heappush(self._heap, (moment, next(self._order), event))
 
     def dispatch(self, tasks: Tasks, version: int) -> None:
         """Let each device repeat one of its replies, with the work of its task."""
@@ -136,17 +126,9 @@ class Replica(Backend):
 
     def next(self, wake_at: float | None) -> Event | None:
         """Advance the clock to the next event; None when the budget is over."""
-        if self._now >= self.budget:
-            return None
-        if wake_at is not None and (not self._heap or wake_at < self._heap[0][0]):
-            self._now = max(self._now, wake_at)
-            return Timer()
-        if not self._heap:
-            return None
-        moment, _, event = heapq.heappop(self._heap)
-        self._now = max(self._now, moment)
-        if self.trainer is not None and isinstance(event, Arrivals) and not event.tasks.together and not event.z.any():
-            self.trainer.past.release([event])
+        event = None if self._now >= self.budget else super().next(wake_at)
+        if self.trainer is not None:
+            self.trainer.past.release_lost(event)
         return event
 
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -17,28 +16,6 @@ from adelfl.training.layers import Layer
 from adelfl.training.masks import seeded
 from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples, Stateless
 from adelfl.updates import add_weighted
-
-
-@dataclass(frozen=True, eq=False)
-class Local:
-    """Local work of one device.
-
-    Attributes
-    ----------
-    device : int
-        Position in the round.
-    update : dict of str to Tensor
-        w_u − w of the parameters that it moved.
-    buffers : dict of str to Tensor
-        Running statistics.
-    loss : float
-        Loss of the first step.
-    """
-
-    device: int
-    update: dict[str, Tensor]
-    buffers: dict[str, Tensor]
-    loss: float
 
 
 class LoopEngine(Engine):
@@ -65,21 +42,25 @@ class LoopEngine(Engine):
     def run(self, work: RoundWork) -> Change:
         """Do the local work of a round and merge it."""
         names = [layer.parameters for layer in self.layers]
+        first = {name: p.detach().clone() for name, p in self.parameters.items()}
         total: dict[str, Tensor] = {}
         start = {name: b.double() if not b.is_floating_point() else b for name, b in self.buffers.items()}
         moved = {name: torch.zeros_like(b) for name, b in start.items()}
+        controls = self.controls if work.controls is not None and work.senders is not None else None
         losses = []
-        for local in self.locals(work):
-            losses.append(local.loss)
-            update = local.update
-            if self.controls is not None and work.controls is not None and work.senders is not None:
-                steps = {n: k for layer, k in self._steps_done(work, local.device) for n in layer.parameters}
-                device, share = int(work.senders[local.device, 1]), float(work.controls[local.device])
-                self.controls.move(device, update, steps, work.eta, share)
-            if self.uploads is not None and work.senders is not None:
-                update = dict(self.uploads.send(update, *work.senders[local.device].tolist()))
-            add_weighted(total, names, update, work.A[local.device])
-            for name, b in local.buffers.items():
+        for u in np.flatnonzero(work.contributes).tolist():
+            task, device = (u, u) if work.senders is None else work.senders[u].tolist()
+            correction = None if controls is None else controls.correction(device)
+            update, buffers, loss = self.train(work, u, first, correction)
+            losses.append(loss)
+            if controls is not None and work.controls is not None:
+                done = zip(names, work.progress.steps_done[u].tolist(), strict=True)
+                steps = {name: k for layer, k in done for name in layer}
+                controls.move(device, update, steps, work.eta, float(work.controls[u]))
+            if self.uploads is not None:
+                update = dict(self.uploads.send(update, task, device))
+            add_weighted(total, names, update, work.A[u])
+            for name, b in buffers.items():
                 moved[name] += b.to(start[name]) - start[name]
         if self.controls is not None:
             self.controls.close()
@@ -87,26 +68,19 @@ class LoopEngine(Engine):
             return NOTHING
         # Running statistics of batch norm: the mean over the devices that contributed. What none changed stays.
         means = {name: b + moved[name] / len(losses) for name, b in start.items() if moved[name].any()}
-        buffers = {name: m if self.buffers[name].is_floating_point() else m.round() for name, m in means.items()}
-        return Change(total, buffers, sum(losses) / len(losses))
+        new = {name: m if self.buffers[name].is_floating_point() else m.round() for name, m in means.items()}
+        return Change(total, new, sum(losses) / len(losses))
 
-    def locals(self, work: RoundWork) -> Iterator[Local]:
-        """Yield the work of each device that contributes, in the order of their positions."""
-        start = {name: p.detach().clone() for name, p in self.parameters.items()}
-        starts = work.starts
-        for u in np.flatnonzero(work.contributes).tolist():
-            rows = [r[starts[u] : starts[u + 1]] for r in work.rows]
-            buffers = {name: b.clone() for name, b in self.buffers.items()}
-            seed = None if work.mask_seeds is None else int(work.mask_seeds[u])
-            correction = None
-            if self.controls is not None and work.controls is not None and work.senders is not None:
-                correction = self.controls.correction(int(work.senders[u, 1]))
-            z = int(work.progress.z[u])
-            update, loss = self.train_one(start, buffers, rows, z, work.eta, seed, work.proximal, correction)
-            yield Local(u, update, buffers, loss)
-
-    def _steps_done(self, work: RoundWork, u: int) -> Iterator[tuple[Layer, int]]:
-        return zip(self.layers, work.progress.steps_done[u].tolist(), strict=True)
+    def train(
+        self, work: RoundWork, u: int, start: dict[str, Tensor], correction: Mapping[str, Tensor] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
+        """Do the work of the device at position u; return its update, its buffers, and its loss in the first step."""
+        rows = [r[work.starts[u] : work.starts[u + 1]] for r in work.rows]
+        buffers = {name: b.clone() for name, b in self.buffers.items()}
+        seed = None if work.mask_seeds is None else int(work.mask_seeds[u])
+        z = int(work.progress.z[u])
+        update, loss = self.train_one(start, buffers, rows, z, work.eta, seed, work.proximal, correction)
+        return update, buffers, loss
 
     def train_one(
         self,

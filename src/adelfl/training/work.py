@@ -164,7 +164,7 @@ class RoundWork:
         some: Bools = (self.progress.z > 0) & self.A.any(axis=1)
         return some
 
-    @property
+    @cached_property
     def starts(self) -> Ints:
         """Position of each device's first row, and the number of rows, shape (U + 1,)."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
