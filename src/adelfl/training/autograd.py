@@ -22,7 +22,7 @@ from adelfl.training.costs import layer_costs
 from adelfl.training.layers import Layer
 from adelfl.training.passes import CHUNK_BYTES, Pass, Rows
 
-_WORTH_A_PASS = 1e8  # forward multiplications from which on rows that weigh the same get a pass of their own
+_WORTH_A_PASS = 2e7  # forward multiplications from which on rows that weigh the same get a pass of their own
 
 
 class AutogradPass(Pass):

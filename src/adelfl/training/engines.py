@@ -73,22 +73,14 @@ def build_engine(
     ----------
     name : {"auto", "fused", "stacked", "loop"}
         Which engine; "auto" chooses.
-    model : nn.Module
-        On the same device as the samples.
-    layers : tuple of Layer
-        Its layers, input side first.
-    samples : Samples
-        All training samples and labels.
+    model, layers, samples, uploads, controls
+        As of :class:`~adelfl.training.work.Engine`. With ``uploads``, "auto" is "loop"; "fused" has no controls.
     local : LocalWork
         How devices train.
     iterations : int
         E, local iterations per round.
     widths : bool
         Whether devices train submodels of several widths (HeteroFL).
-    uploads : Uploads, optional
-        A lossy codec through which the update of each device goes; "auto" then is "loop".
-    controls : Controls, optional
-        Control variates of the devices; the fused engine has none.
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
@@ -103,9 +95,8 @@ def build_engine(
     def build(model: nn.Module) -> Engine:
         if name == "fused":
             return Fused(model, layers, samples, local.weight_decay)
-        if name == "stacked":
-            return Stacked(model, layers, samples, local.weight_decay, local.momentum, controls)
-        return LoopEngine(model, layers, samples, local.weight_decay, local.momentum, uploads, controls)
+        engine = Stacked if name == "stacked" else LoopEngine
+        return engine(model, layers, samples, local.weight_decay, local.momentum, uploads, controls)
 
     return Hetero(model, build) if widths else build(model)
 
@@ -151,39 +142,25 @@ def _why_inexact(
     reason = None
     for dtype, tolerance in _TOLERANCES.items():
         try:
-            return _difference(engine, model, layers, samples, dtype, tolerance)
+            together, apart = (_steps(each, model, layers, samples, dtype) for each in (engine, LoopEngine))
         except Exception as error:  # anything that a user's model may raise
             reason = first_line(error)
+            continue
+        largest = max(float(step.norm()) for step in apart)
+        for one, other in zip(together, apart, strict=True):
+            if not float((one - other).norm()) <= tolerance * (float(other.norm()) + 1e-4 * largest):  # or NaN
+                return "samples influence each other, or weights are used where they cannot be distinguished"
+        return None
     return reason
 
 
-def _difference(
-    engine: type[Fused | Stacked],
-    model: nn.Module,
-    layers: tuple[Layer, ...],
-    samples: Samples,
-    dtype: torch.dtype,
-    tolerance: float,
-) -> str | None:
+def _steps(
+    engine: type[Engine], model: nn.Module, layers: tuple[Layer, ...], samples: Samples, dtype: torch.dtype
+) -> list[Tensor]:
+    """Return the change of each parameter in a small round, with weights and samples of a type."""
     few = torch.arange(int(_SIZES.sum()), device=samples.device) % samples.y.shape[0]
     x = samples.x[few]
     some = Samples(x.to(dtype) if x.is_floating_point() else x, samples.y[few])
-    together, apart = (_steps(each, model, layers, some, dtype) for each in (engine, LoopEngine))
-    largest = max(float(step.norm()) for step in apart)
-    for one, other in zip(together, apart, strict=True):
-        if not float((one - other).norm()) <= tolerance * (float(other.norm()) + 1e-4 * largest):  # or not a number
-            return "samples influence each other, or weights are used where they cannot be distinguished"
-    return None
-
-
-def _steps(
-    engine: type[Fused | Stacked | LoopEngine],
-    model: nn.Module,
-    layers: tuple[Layer, ...],
-    samples: Samples,
-    dtype: torch.dtype,
-) -> list[Tensor]:
-    """Return the change of each parameter in a small round."""
     model, generator = deepcopy(model).to(dtype), torch.Generator().manual_seed(0)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.no_grad():
@@ -193,7 +170,7 @@ def _steps(
     progress = Progress(np.repeat([L, (L + 1) // 2, 1], U // 3), L, 1, np.ones(U))
     A = np.random.default_rng(0).uniform(0.5, 1.5, (U, L)) * progress.delivered
     work = RoundWork((np.arange(_SIZES.sum()),), _SIZES, A, progress, 1.0)
-    change = engine(model, layers, samples).run(work).parameters
+    change = engine(model, layers, some).run(work).parameters
     return [change.get(name, torch.zeros_like(p)) for name, p in parameters.items()]
 
 

@@ -81,8 +81,7 @@ class Fused(Engine):
     def __init__(
         self, model: nn.Module, layers: tuple[Layer, ...], samples: Samples, weight_decay: float = 0.0
     ) -> None:
-        self.samples = samples.compact()
-        self.weight_decay = weight_decay
+        super().__init__(model, layers, samples.compact(), weight_decay)
         self.walk = _pass_for(model, layers, samples)
         chain = isinstance(self.walk, ChainPass) and pays(model, layers, samples)
         self.stacked = Stacked(model, layers, samples, weight_decay) if chain else None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.runtime.codec import Uploads
-from adelfl.runtime.controls import Controls
-from adelfl.training.layers import Layer
 from adelfl.training.masks import seeded
-from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Samples, Stateless
+from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Stateless
 from adelfl.updates import add_weighted
 
 
@@ -23,20 +21,9 @@ class LoopEngine(Engine):
 
     name = "loop"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        layers: tuple[Layer, ...],
-        samples: Samples,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        uploads: Uploads | None = None,
-        controls: Controls | None = None,
-    ) -> None:
-        self.controls = controls
-        self.call, self.layers, self.samples = Stateless(model), layers, samples
-        self.weight_decay, self.momentum, self.uploads = weight_decay, momentum, uploads
-        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    def __init__(self, model: nn.Module, *arguments: Any) -> None:  # noqa: ANN401 - as of any engine
+        super().__init__(model, *arguments)
+        self.call = Stateless(model)
         self.buffers = dict(model.named_buffers())
 
     def run(self, work: RoundWork) -> Change:

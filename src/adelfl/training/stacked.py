@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
-from adelfl.runtime.controls import Controls
 from adelfl.training.chain import chain_of
 from adelfl.training.layers import Layer
 from adelfl.training.layout import first
@@ -203,20 +202,8 @@ class Stacked(Engine):
 
     name = "stacked"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        layers: tuple[Layer, ...],
-        samples: Samples,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        controls: Controls | None = None,
-    ) -> None:
-        self.controls = controls
-        self.layers, self.samples = layers, samples
-        self.weight_decay, self.momentum = weight_decay, momentum
-        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
+    def __init__(self, model: nn.Module, layers: tuple[Layer, ...], samples: Samples, *arguments: Any) -> None:  # noqa: ANN401 - as of any engine
+        super().__init__(model, layers, samples, *arguments)
         self.weight_bytes = sum(p.nbytes for p in self.parameters.values())
         chain = stackable_chain(model, layers, samples.x[:1])
         self.walk: _Mapping | _Products

@@ -16,7 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from adelfl.runtime.backend import Change as Change
+from adelfl.runtime.codec import Uploads
+from adelfl.runtime.controls import Controls
 from adelfl.strategies.rounds import Progress
+from adelfl.training.layers import Layer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -219,11 +222,41 @@ NOTHING = Change({})
 
 
 class Engine(ABC):
-    """Computes what the devices of a round would send, merged; reads the model's weights and does not change them."""
+    """Computes what the devices of a round would send, merged; reads the model's weights and does not change them.
+
+    Parameters
+    ----------
+    model : nn.Module
+        On the same device as the samples.
+    layers : tuple of Layer
+        Its layers, input side first.
+    samples : Samples
+        All training samples and labels.
+    weight_decay, momentum : float
+        Of the local steps.
+    uploads : Uploads, optional
+        A lossy codec through which the update of each device goes.
+    controls : Controls, optional
+        Control variates of the devices.
+    """
 
     name: str
-    parameters: Mapping[str, Tensor]
-    """The model's, by name."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: tuple[Layer, ...],
+        samples: Samples,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        uploads: Uploads | None = None,
+        controls: Controls | None = None,
+    ) -> None:
+        self.layers, self.samples = layers, samples
+        self.weight_decay, self.momentum = weight_decay, momentum
+        self.uploads, self.controls = uploads, controls
+        self.parameters: Mapping[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
 
     @abstractmethod
     def run(self, work: RoundWork) -> Change:
