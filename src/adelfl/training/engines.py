@@ -149,7 +149,7 @@ def _why_inexact(
         largest = max(float(step.norm()) for step in apart)
         for one, other in zip(together, apart, strict=True):
             if not float((one - other).norm()) <= tolerance * (float(other.norm()) + 1e-4 * largest):  # or NaN
-                return "samples influence each other, or weights are used where they cannot be distinguished"
+                return "samples influence each other"
         return None
     return reason
 
