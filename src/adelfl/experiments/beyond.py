@@ -11,7 +11,7 @@ STATIC = "adel[replan=false]"
 LEARNING = "adel"
 
 _WORDS = {PAPER: "adel-paper", STATIC: "adel, no replanning", LEARNING: "adel"}
-_EVERYBODY = ("wait", "drop", "salf", "heterofl", *_WORDS, "oracle")
+_EVERYBODY = ("wait", "drop", "salf", "heterofl", *_WORDS, "clairvoyant", "oracle")
 
 _PARTITIONS = {
     "iid": ("IID", ("data.partition=iid",)),
@@ -66,7 +66,7 @@ def _study(name: str, title: str, changes: tuple[str, ...], cells: tuple[Cell, .
         "finalists": 3,
         "drawing": "dots",
         "words": _WORDS,
-        "gap": ("salf", "oracle"),
+        "gap": ("salf", "clairvoyant"),
     }
     return Study(name=name, title=title, source="ours", changes=changes, cells=cells, **(given | others))  # type: ignore[arg-type]
 
@@ -121,7 +121,7 @@ _BELIEFS_STUDY = _study(
         Cell(f"{key}-depth15", f"{words}, 15% depth", ("training.depth=0.15", *changes))
         for key, (words, changes) in _WRONG.items()
     ),
-    strategies=("salf", PAPER, STATIC, LEARNING, "oracle"),
+    strategies=("salf", PAPER, STATIC, LEARNING, "clairvoyant", "oracle"),
     seeds=10,
 )
 

@@ -183,8 +183,8 @@ def closed(outcome: StudyResults, cell: Cell, word: str) -> tuple[float, float] 
 
 
 def goals_table(names: list[str], outcomes: dict[str, StudyResults]) -> str:
-    """For each study: where at least 80 % of the gap is closed, and where the paper's plan is better."""
-    rows = [["study", "gaps of 5 points", "80 % of it closed", "least closed", "worse than adel-paper by > 1 s.e."]]
+    """For each study: where at least 90 % of the gap is closed, and where the paper's plan is better."""
+    rows = [["study", "gaps of 5 points", "90 % of it closed", "least closed", "worse than adel-paper by > 1 s.e."]]
     for name in names:
         outcome = outcomes[name]
         shares = [(closed(outcome, cell, "adel"), cell.title) for cell in outcome.study.cells]
@@ -195,7 +195,7 @@ def goals_table(names: list[str], outcomes: dict[str, StudyResults]) -> str:
             if seen.mean < -seen.error:
                 worse.append(f"{cell.title} ({_plus_minus(seen.mean, seen.error, sign=True)})")
         least = "–" if not gaps else "{:.0%} ({})".format(*min(gaps))
-        met = sum(share >= 0.8 for share, _ in gaps)
+        met = sum(share >= 0.9 for share, _ in gaps)
         rows.append([name, f"{len(gaps)} of {len(outcome.study.cells)}", f"{met}", least, "; ".join(worse) or "none"])
     return _markdown(rows)
 
