@@ -55,6 +55,9 @@ class Scenario:
         A node, and the shares of the budget at which it is killed and started again.
     config : dict
         Settings of the app.
+    steps : dict of str to int
+        Local steps of the methods that do not choose them: the best of 5, 15, 30, 60, 120, 240 and 480 by
+        ``adelfl what-if`` on a record of the scenario.
     """
 
     budget: float
@@ -62,12 +65,19 @@ class Scenario:
     shares: dict[int, float] = field(default_factory=dict)
     away: tuple[int, float, float] | None = None
     config: dict[str, object] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
 
 
 SCENARIOS = {
     1: Scenario(160.0, [1.0, 1.0, 1.0, 8.0]),
-    2: Scenario(240.0, [0.0] * 4, shares={2: 0.5, 3: 0.15}, config={"task": "mnist", "learning-rate": 0.1}),
-    3: Scenario(200.0, [1.0] * 7 + [20.0], away=(6, 1 / 3, 2 / 3)),
+    2: Scenario(
+        240.0,
+        [0.0] * 4,
+        shares={2: 0.5, 3: 0.15},
+        config={"task": "mnist", "learning-rate": 0.1},
+        steps={"fedavg": 480, "drop": 240, "fedbuff": 480},
+    ),
+    3: Scenario(200.0, [1.0] * 7 + [20.0], away=(6, 1 / 3, 2 / 3), steps={"fedavg": 60, "drop": 60, "fedbuff": 120}),
 }
 
 
@@ -77,7 +87,9 @@ def main() -> int:
     parser.add_argument("--scenario", type=int, choices=SCENARIOS, default=1)
     parser.add_argument("--budget", type=float, help="seconds for each method; by default the scenario's")
     parser.add_argument("--rounds", type=int, default=10, help="of methods that do not choose their number")
-    parser.add_argument("--local-iterations", type=int, default=30, help="of methods that do not choose their number")
+    parser.add_argument(
+        "--local-iterations", type=int, help="of methods that do not choose their number; by default tuned"
+    )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=["fedavg", "drop", "adel"])
     parser.add_argument("--repeats", type=int, default=1, help="of every method")
     parser.add_argument("--out", type=Path, help="CSV file to which each result is appended as its run ends")
@@ -114,7 +126,7 @@ def run(
         "budget": budget,
         "timeout": budget / 8,
         "rounds": options.rounds,
-        "local-iterations": options.local_iterations,
+        "local-iterations": options.local_iterations or scenario.steps.get(method.removesuffix("-timeout"), 30),
         "nodes": len(scenario.slowdowns),
         "out": str(out),
     }
@@ -136,6 +148,7 @@ def run(
         "method": method,
         "repeat": repeat,
         "budget": budget,
+        "local_iterations": "auto" if method == "adel" else config["local-iterations"],
         "rounds": last["round"],
         "accuracy": last["accuracy"],
         "rare": last["rare"],

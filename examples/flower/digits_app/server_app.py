@@ -48,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
     arrays, rounds = ArrayRecord(model.state_dict()), int(config["rounds"])
     nodes = int(config["nodes"])
     if method in STOCK:
-        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=nodes)
+        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=nodes - 1)  # a node may be away
         timeout = budget if method == "fedavg" else float(config["timeout"])
         with contextlib.suppress(BudgetIsOver):
             strategy.start(grid, arrays, num_rounds=100, timeout=timeout, evaluate_fn=evaluate)
@@ -61,7 +61,7 @@ def main(grid: Grid, context: Context) -> None:
             learning_rate=float(config["learning-rate"]),
             batch=int(config["batch"]),
             local_iterations="auto" if auto else int(config["local-iterations"]),
-            min_available_nodes=nodes,
+            min_available_nodes=nodes - 1,
             record=config["record"] or None,
         )
         rounds = "auto" if auto else 1000 if method == "fedbuff" else rounds
