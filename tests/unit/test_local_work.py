@@ -10,7 +10,7 @@ from adelfl.config.run import load_run
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.fleet import Fleet
 from adelfl.planner import Constants, Problem
-from adelfl.planner.local_work import SPARE, half_worth, with_local_work
+from adelfl.planner.local_work import SPARE, scales, with_local_work
 from adelfl.runner import parse_strategy
 from adelfl.strategies import find_strategy
 from adelfl.theory.gradient_stats import GradientStats
@@ -31,7 +31,8 @@ def test_equal_devices_do_the_geometric_mean_of_lag_and_half_worth():
         problem = problem_of(lag)
         chosen = with_local_work(problem)
         E = (problem.budget / chosen.rounds - lag) / c
-        assert pytest.approx((half_worth(problem) * lag / c) ** 0.5, rel=0.1) == E
+        natural, own = scales(problem)
+        assert pytest.approx(((1.0 - own) * natural * lag / c) ** 0.5, rel=0.1) == E
         assert chosen.local_iterations == int(np.ceil(E))
 
 
@@ -44,6 +45,16 @@ def test_more_lag_and_likelier_data_ask_for_fewer_rounds_and_more_steps():
     assert apart.local_iterations < far.local_iterations
     slow = with_local_work(problem_of(4.0, rate=0.03))
     assert slow.rounds < far.rounds
+
+
+def test_rounds_are_long_enough_for_a_slow_device_only_if_its_data_is_its_own():
+    def chosen(zeta2: float) -> float:
+        spread = GradientStats.of([1.0] * L, [zeta2] * L, [0.1] * L)
+        fleet = Fleet.of(np.array([3000.0, 3000.0, 1500.0, 450.0]), np.array([10.0, 10.0, 13.0, 27.0]))
+        problem = Problem(fleet, L, 1, 240.0, 0.3, constants=Constants(spread=spread), batch=S)
+        return 240.0 / with_local_work(problem).rounds
+
+    assert chosen(0.0) < 27.0 < chosen(0.03)  # 27 s: its lag
 
 
 def test_without_lag_devices_take_one_step_a_round():

@@ -2,17 +2,22 @@
 
 A device with P_u (T − B_u) sample-layers in a round of T seconds does E_u = P_u (T − B_u)/(S L) steps of S samples. The
 first steps of a round are worth a step of the whole fleet each. Later ones follow the device's own data, and are worth
-less the further they go, so that a round of E steps is worth g(E) = E/(1 + E/E_h) of them. R maximises
+less the further they go, so that a round of E steps is worth g(E) = E/(1 + E/E_h) of them. The rounds of a run are
+worth W steps of the whole fleet, after which e^(−W/W_1) of the way is left. A device that does less than the others also
+counts for less: its share of the work, g_u/Σg, falls below its share 1/U of the devices, and the model neglects its
+data. R minimises both:
 
-    R · mean_u g(E_u),       E_u = P_u (T_max/R − B_u)/(S L)
+    e^(−W/W_1) + c h Σ_u (g_u/Σg − 1/U)²,     W = R · mean_u g_u,   g_u = g(E_u),   E_u = P_u (T_max/R − B_u)/(S L)
 
-For equal devices that is E = √(E_h B P/(S L)): more lag asks for longer rounds, heterogeneous data for shorter ones.
+Without the second term that is the R with the largest W. For equal devices it gives E = √(E_h B P/(S L)): more lag asks
+for longer rounds, heterogeneous data for shorter ones. The second term makes rounds long enough for slow devices whose
+data the others do not have.
 
 Without lag, R is bounded by the batch that the rate bears: a step of all devices has at least 4 S samples, or half of
 what one batch each comes to.
 
-E_h, the number of steps after which half of a step's worth is lost, falls with the rate and with how much of a sample's
-gradient is its device's own: E_h = a/η · 1/(1 + b ζ²/σ²).
+W_1 = a/η. h = b ζ²/σ² / (1 + b ζ²/σ²) is how much of a sample's gradient is its device's own. E_h = (1 − h) W_1 is the
+number of local steps at which half of a step's worth is lost.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from adelfl.planner.problem import MAX_LOCAL_ITERATIONS, MAX_ROUNDS, Problem
 Floats = NDArray[np.float64]
 
 _HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/beyond.md)
+_NEGLECT = 3.0  # c, from simulations of deployments with one slow node that alone has two classes
 _FASTEST = 4.0  # times the median device's steps: the most that any device does
 SPARE = 1.13
 """Mean layers that a step is given, over L."""
@@ -36,11 +42,10 @@ LEAST_BATCHES = 4.0
 """Batches of S samples that a step of all devices together takes at least."""
 
 
-def half_worth(problem: Problem) -> float:
-    """E_h: the number of local steps of a round at which half of a step's worth is lost."""
-    spread = problem.spread
-    correlation = float(spread.zeta2.sum() / spread.sigma2.sum())
-    return _HOMOGENEOUS / float(problem.eta[0]) / (1.0 + _HETEROGENEOUS * correlation)
+def scales(problem: Problem) -> tuple[float, float]:
+    """Return W_1 and h."""
+    own = _HETEROGENEOUS * float(problem.spread.zeta2.sum() / problem.spread.sigma2.sum())
+    return _HOMOGENEOUS / float(problem.eta[0]), own / (1.0 + own)
 
 
 def with_local_work(problem: Problem, *, rounds: int | None = None, steps: int | None = None) -> Problem:
@@ -90,5 +95,11 @@ def _best_rounds(problem: Problem, steps: int | None) -> int:
     E = np.where(E > 0, np.maximum(E, 1.0), 0.0)
     if steps is not None:
         E = np.minimum(E, steps)
-    worth = R * ((E / (1.0 + E / half_worth(problem))) @ n)
-    return int(R[int(np.argmax(np.where(enough, worth, -np.inf)))])
+    natural, own = scales(problem)
+    g = E / (1.0 + E / ((1.0 - own) * natural))
+    count, U = problem.fleet.count, problem.devices
+    mean = g @ count / U
+    neglect = np.square(g / np.maximum(mean, 1e-300)[:, None] - 1.0) @ count / U**2
+    with np.errstate(divide="ignore"):
+        log_error = np.logaddexp(-R * mean / natural, np.log(_NEGLECT * own * neglect))
+    return int(R[int(np.argmin(np.where(enough, log_error, np.inf)))])
