@@ -39,6 +39,7 @@ _PATIENCE = 3.0  # cutoffs, or round trips, after which a message without an ans
 _LEAST_PATIENCE = 60.0  # seconds, where tasks have no cutoff
 _FIRST_PATIENCE = 0.1  # share of the budget, before anything is known
 _FAILED = 0.02  # share of the budget that a round without any update lasts at least
+_GRACE = 0.1  # share of its duration that a round stays open for updates that are on their way
 _LAST = 0.1  # seconds before the end of the budget at which the last round closes
 
 
@@ -180,16 +181,18 @@ class OnFlower(Backend):
     def _is_over(self, sent: _Dispatch, now: float) -> bool:
         """Return whether the cutoff has passed, or all have answered.
 
+        Devices stop in time for the cutoff, but messages may take longer than usual. The round waits a little for
+        missing answers, since a device whose answer is late loses the work of this round and cannot start in the next.
         Errors may come at once. A round in which nothing is delivered lasts a while, so that passing failures do not
         use the rounds up.
         """
-        if now >= sent.end:
+        if now >= sent.end + _GRACE * (sent.end - sent.began) or now >= self.budget - _LAST:
             return True
         if sent.requested <= sent.arrived.keys() and not any(d.done for d in sent.deliveries.values()):
             return now >= sent.began + max(1.0, _FAILED * self.budget)
         if sent.tasks.enough is not None and self._whole(sent) >= sent.tasks.enough:
             return True
-        return sent.tasks.early and sent.requested <= sent.arrived.keys()
+        return (sent.tasks.early or now >= sent.end) and sent.requested <= sent.arrived.keys()
 
     def _whole(self, sent: _Dispatch) -> int:
         """Return the number of devices that have delivered everything."""

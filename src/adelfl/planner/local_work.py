@@ -42,6 +42,11 @@ LEAST_BATCHES = 4.0
 """Batches of S samples that a step of all devices together takes at least."""
 
 
+def first_steps(rate: float) -> int:
+    """Return the local steps of a round before anything is known of the devices: W_1, after which they gain little."""
+    return min(math.ceil(_HOMOGENEOUS / rate), MAX_LOCAL_ITERATIONS)
+
+
 def scales(problem: Problem) -> tuple[float, float]:
     """Return W_1 and h."""
     own = _HETEROGENEOUS * float(problem.spread.zeta2.sum() / problem.spread.sigma2.sum())

@@ -20,7 +20,7 @@ from adelfl.fleet import Fleet
 from adelfl.learning_rate import LearningRate, Rest
 from adelfl.planner import Constants, Problem
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.local_work import with_local_work
+from adelfl.planner.local_work import first_steps, with_local_work
 from adelfl.schedule import Schedule
 from adelfl.strategies import opening
 from adelfl.strategies.actions import Actions, Arrivals, Event, Floats, Ints, Joined, Late, Merged, Started, Timer, View
@@ -91,7 +91,7 @@ class Deployment(Strategy):
         self.min_devices, self.min_reports, self.opening_share = min_devices, min_reports, opening_share
         self.oversample, self.tell = oversample, tell
         self.method: RoundStrategy | None = None
-        self._reports = Reports(layers, local_iterations or opening.STEPS)
+        self._reports = Reports(layers, local_iterations or first_steps(float(learning_rate.values(1)[0])))
         self.between = 0.0  # seconds that the server needs between two rounds
         self._rounds, self._t = rounds or _GUESSED_ROUNDS, 0
         self._first = 0  # the round, from 0, at which the present plan begins

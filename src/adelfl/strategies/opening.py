@@ -16,8 +16,6 @@ from adelfl.strategies.rounds import Progress
 
 POLL = 0.25
 """Seconds between two looks at how many devices are idle."""
-STEPS = 20
-"""Local steps, where their number is not given."""
 _STOP = 0.5  # share of the round after which devices stop computing
 
 
