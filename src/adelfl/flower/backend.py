@@ -39,7 +39,7 @@ _PATIENCE = 3.0  # cutoffs, or round trips, after which a message without an ans
 _LEAST_PATIENCE = 60.0  # seconds, where tasks have no cutoff
 _FIRST_PATIENCE = 0.1  # share of the budget, before anything is known
 _FAILED = 0.02  # share of the budget that a round without any update lasts at least
-_GRACE = 0.1  # share of its duration that a round stays open for updates that are on their way
+_GRACE = 1.1  # times its deadline that a round stays open at most, for updates that are on their way
 _LAST = 0.1  # seconds before the end of the budget at which the last round closes
 
 
@@ -52,6 +52,7 @@ class _Dispatch:
     version: int
     began: float
     end: float
+    latest: float
     start: Weights
     requested: set[int] = field(default_factory=set)
     deliveries: dict[int, Delivery] = field(default_factory=dict)
@@ -120,8 +121,9 @@ class OnFlower(Backend):
         number, self.dispatched = self.dispatched, self.dispatched + 1
         now, busy = self.now(), self.exchange.busy
         idle = [i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy]
-        end = min(now + tasks.cutoff, max(now, self.budget - _LAST)) if tasks.together else math.inf
-        sent = _Dispatch(tasks, number, version, now, end, self.weights())
+        last = max(now, self.budget - _LAST)
+        end, latest = (min(now + factor * tasks.cutoff, last) if tasks.together else math.inf for factor in (1, _GRACE))
+        sent = _Dispatch(tasks, number, version, now, end, latest, self.weights())
         messages = [self.message(self.roster[tasks.devices[i]], self._task(tasks, i, version)) for i in idle]
         for key, node in self.exchange.send(messages, min(sent.end, self.budget)).items():
             u = self.roster.index(node)
@@ -174,7 +176,8 @@ class OnFlower(Backend):
                 self._available |= set(new.tolist())
                 if new.size:
                     return Joined(new)
-            until = min([wake_at or math.inf, self.budget, *(sent.end for sent in self._open)])
+            ends = [sent.end if now < sent.end else sent.latest for sent in self._open]
+            until = min([wake_at or math.inf, self.budget, *ends])
             poll = min(_LONGEST_POLL, max(_SHORTEST_POLL, (until - now) / 50))
             self.clock.sleep_until(min(until, now + poll))
 
@@ -186,7 +189,7 @@ class OnFlower(Backend):
         Errors may come at once. A round in which nothing is delivered lasts a while, so that passing failures do not
         use the rounds up.
         """
-        if now >= sent.end + _GRACE * (sent.end - sent.began) or now >= self.budget - _LAST:
+        if now >= sent.latest:
             return True
         if sent.requested <= sent.arrived.keys() and not any(d.done for d in sent.deliveries.values()):
             return now >= sent.began + max(1.0, _FAILED * self.budget)
