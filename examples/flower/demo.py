@@ -56,8 +56,8 @@ class Scenario:
     config : dict
         Settings of the app.
     steps : dict of str to int
-        Local steps of the methods that do not choose them: the best of 5, 15, 30, 60, 120, 240 and 480 by
-        ``adelfl what-if`` on a record of the scenario.
+        Local steps of the methods that do not choose them: the best of a grid in a simulation of the scenario
+        (tune.py; of the second, ``adelfl what-if`` on a record).
     """
 
     budget: float
@@ -69,7 +69,7 @@ class Scenario:
 
 
 SCENARIOS = {
-    1: Scenario(160.0, [1.0, 1.0, 1.0, 8.0]),
+    1: Scenario(160.0, [1.0, 1.0, 1.0, 8.0], steps={"fedavg": 30, "drop": 60, "fedbuff": 60}),
     2: Scenario(
         240.0,
         [0.0] * 4,
@@ -77,7 +77,7 @@ SCENARIOS = {
         config={"task": "mnist", "learning-rate": 0.1},
         steps={"fedavg": 480, "drop": 240, "fedbuff": 480},
     ),
-    3: Scenario(200.0, [1.0] * 7 + [20.0], away=(6, 1 / 3, 2 / 3), steps={"fedavg": 60, "drop": 60, "fedbuff": 120}),
+    3: Scenario(200.0, [1.0] * 7 + [20.0], away=(6, 1 / 3, 2 / 3), steps={"fedavg": 20, "drop": 30, "fedbuff": 60}),
 }
 
 
