@@ -6,6 +6,8 @@ import inspect
 import logging
 import math
 import re
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -1025,3 +1027,9 @@ def test_server_and_client_work_as_the_documents_show(tmp_path, monkeypatch):
     assert record.result.rounds == 50
     assert record.result.abandoned == 0
     assert world.clock.now() <= 600.0
+
+
+def test_a_node_does_not_load_what_only_the_server_needs():
+    """Every message starts a process on the node, and the time that its imports take is lost for training."""
+    code = "import sys, adelfl.flower.client; sys.exit(any(m in sys.modules for m in ('scipy', 'adelfl.planner')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

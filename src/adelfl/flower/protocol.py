@@ -12,10 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adelfl.errors import ConfigError
-from adelfl.planner.beliefs import Timing
+
+if TYPE_CHECKING:
+    from adelfl.planner.beliefs import Timing
 
 PREFIX = "adelfl-"
 """Prefix of all keys of adelfl; other keys of a record are the user's."""
@@ -132,6 +134,8 @@ class Report:
 
     def timing(self, round_trip: float) -> Timing | None:
         """Return the durations that fit into a round trip; None if they cannot be true."""
+        from adelfl.planner.beliefs import Timing  # on the server only: nodes need not load SciPy
+
         outside = round_trip - self.setup - self.compute - self.aside
         if not (math.isfinite(outside) and outside >= 0 and math.isfinite(self.total) and self.total <= round_trip):
             return None

@@ -3,9 +3,9 @@
 A device with P_u (T − B_u) sample-layers in a round of T seconds does E_u = P_u (T − B_u)/(S L) steps of S samples. The
 first steps of a round are worth a step of the whole fleet each. Later ones follow the device's own data, and are worth
 less the further they go, so that a round of E steps is worth g(E) = E/(1 + E/E_h) of them. The rounds of a run are
-worth W steps of the whole fleet, after which e^(−W/W_1) of the way is left. A device that does less than the others also
-counts for less: its share of the work, g_u/Σg, falls below its share 1/U of the devices, and the model neglects its
-data. R minimises both:
+worth W steps of the whole fleet, after which e^(−W/W_1) of the way is left. A device that does less than the others
+also counts for less: its share of the work, g_u/Σg, falls below its share 1/U of the devices, and the model neglects
+its data. R minimises both:
 
     e^(−W/W_1) + c h Σ_u (g_u/Σg − 1/U)²,     W = R · mean_u g_u,   g_u = g(E_u),   E_u = P_u (T_max/R − B_u)/(S L)
 
