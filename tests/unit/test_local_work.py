@@ -57,6 +57,13 @@ def test_rounds_are_long_enough_for_a_slow_device_only_if_its_data_is_its_own():
     assert chosen(0.0) < 27.0 < chosen(0.03)  # 27 s: its lag
 
 
+def test_a_device_stops_where_further_steps_would_gain_next_to_nothing():
+    fleet = Fleet.of(np.full(4, 1e6), 10.0)  # with time for 200,000 steps in 10 s
+    problem = Problem(fleet, L, 1, 240.0, 0.3, batch=S)
+    natural, own = scales(problem)
+    assert with_local_work(problem, rounds=12).local_iterations == np.ceil(8.0 * (1.0 - own) * natural)
+
+
 def test_without_lag_devices_take_one_step_a_round():
     assert with_local_work(problem_of(0.0)).local_iterations == 1
 

@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 _HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/beyond.md)
 _NEGLECT = 3.0  # c, from simulations of deployments with one slow node that alone has two classes
-_FASTEST = 4.0  # times the median device's steps: the most that any device does
+_FASTEST, _FURTHEST = 4.0, 8.0  # times the median device's steps, and E_h: the most that any device does
 SPARE = 1.13
 """Mean layers that a step is given, over L."""
 LEAST_BATCHES = 4.0
@@ -69,7 +69,8 @@ def with_local_work(problem: Problem, *, rounds: int | None = None, steps: int |
         rounds = _best_rounds(problem, steps)
     if steps is None:
         fits = _steps(problem, problem.budget / rounds)
-        most = min(float(fits.max()), _FASTEST * float(np.median(fits)))
+        natural, own = scales(problem)
+        most = min(float(fits.max()), _FASTEST * float(np.median(fits)), _FURTHEST * (1.0 - own) * natural)
         steps = max(1, min(math.ceil(most), MAX_LOCAL_ITERATIONS))
     return replace(problem, rounds=rounds, local_iterations=steps)
 
