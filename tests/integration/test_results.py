@@ -16,7 +16,7 @@ RESULTS = REPO / "docs" / "results"
 DONE = [name for name in NAMES if (RESULTS / f"{name}.csv").is_file()]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reproduction.md", "docs/beyond.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/reproduction.md", "docs/beyond.md", "docs/leaderboard.md"])
 def test_the_pages_agree_with_the_tables_of_results(page):
     text = (REPO / page).read_text(encoding="utf-8")
     assert fill_page(text, RESULTS) == text

@@ -87,6 +87,7 @@ def _show_plan(problem: Problem, solve: Callable[[Problem], Solution], plot: Pat
     from adelfl.report.terminal import print_plan
 
     print_plan(solution)
+    typer.echo("Which method wins when: docs/leaderboard.md")
 
 
 def _show_sweep(

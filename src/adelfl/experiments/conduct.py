@@ -149,11 +149,11 @@ def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
             [FIRST_TUNING_SEED],
         )
     for alternatives in others:
-        best = {place: points[0] for place, points in best_first().items()}
-        try_out(
-            {place: [(rate, a) for a in alternatives(place[1], choice)] for place, (rate, choice) in best.items()},
-            [FIRST_TUNING_SEED],
-        )
+        entered = {}
+        for (cell, word), ((rate, choice), *_) in best_first().items():
+            lower = max((r for r in study.rates if r < rate), default=rate)
+            entered[cell, word] = list(product(sorted({lower, rate}), alternatives(word, choice)))
+        try_out(entered, [FIRST_TUNING_SEED])
     finalists = {place: points[: study.finalists] for place, points in best_first().items()}
     try_out(finalists, range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds))
     order = {(cell.key, word): i for i, (cell, word) in enumerate(places)}

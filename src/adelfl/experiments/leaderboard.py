@@ -7,6 +7,7 @@ parameter of its own, all on validation data and in as many trials.
 from __future__ import annotations
 
 import os
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -28,7 +29,7 @@ SELF_PACED = {"wait", "timelyfl", "over-selection", "oort", "scaffold", "fedasyn
 """Methods whose rounds have no length that is set beforehand."""
 
 _PARAMETERS = {
-    "adel": ("replan=false", "weigh=equally"),
+    "adel": ("replan=false",),
     "adel-paper": ("correction=none", "average_over=all"),
     "salf": ("correction=none", "average_over=all"),
     "timelyfl": ("share=0.25", "share=0.75"),
@@ -40,21 +41,20 @@ _PARAMETERS = {
     "fedbuff": ("buffer=2", "buffer=5"),
     "fedcompass": ("latest=1.0", "latest=2.0"),
 }
-"""Two more values of one parameter; methods without one may weigh devices equally."""
+"""Two more values of one parameter. Where devices hold unequal amounts of data, the others may weigh them equally."""
 
 
 def _work(steps: int | str, rounds: int | str) -> str:
     return f"training.local_iterations={steps} training.rounds={rounds}"
 
 
-def local_work(method: str, _: str) -> tuple[str, ...]:
+def local_work(method: str, _: str, rounds: int = 100) -> tuple[str, ...]:
     """Local steps, with fewer rounds the more there are; adel may leave both to its plan."""
-    if method == "adel":
-        return _work(1, 100), _work(4, 50), _work("auto", "auto")
     if method in ("wait", "scaffold"):  # which stop after so many rounds
         return tuple(_work(steps, 5000) for steps in (1, 4, 16))
+    last = _work("auto", "auto") if method == "adel" else _work(16, rounds // 4)
     cohort = " training.cohort=10" if method == "oort" else ""
-    return tuple(_work(steps, rounds) + cohort for steps, rounds in ((1, 100), (4, 50), (16, 25)))
+    return tuple(work + cohort for work in (_work(1, rounds), _work(4, rounds // 2), last))
 
 
 def pace(method: str, best: str) -> tuple[str, ...]:
@@ -67,21 +67,27 @@ def pace(method: str, best: str) -> tuple[str, ...]:
     return tuple(best.replace(f"rounds={rounds}", f"rounds={int(int(rounds) * times)}") for times in (0.5, 2, 4))
 
 
-def parameter(method: str, best: str) -> tuple[str, ...]:
-    """Two more values of the method's own parameter."""
-    return tuple(f"{best} strategy.options.{option}" for option in _PARAMETERS.get(method, ("weigh=equally",)))
+def parameter(method: str, best: str, *, unequal: bool = False) -> tuple[str, ...]:
+    """More values of the method's own parameter; ``unequal`` if devices hold unequal amounts of data."""
+    options = _PARAMETERS.get(method, ())
+    if unequal and len(options) < 2:
+        options = (*options, "weigh=equally")
+    return tuple(f"{best} strategy.options.{option}" for option in options)
 
 
-_SKEW = {
+_Partitions = dict[str, tuple[str, tuple[str, ...]]]
+_USERS: _Partitions = {"users": ("by user", ())}
+_SKEW: _Partitions = {
     "iid": ("IID", ("data.partition=iid",)),
     "dir01": ("Dirichlet 0.1", ("data.partition=dirichlet", "data.alpha=0.1")),
 }
 _TIMES = ("starved", "tight", "ample")
+_FEWER = "data.test_samples=2000"
 _DATA = {
     "digits": ("Digits, MLP", ("data.name=digits", "model.name=mlp"), (40, 95, 390), (4, 10, 30)),
     "wisdm": ("WISDM (36 people), MLP", ("model.name=mlp",), (40, 95, 390), (4, 10, 30)),
-    "mnist": ("MNIST, CNN", ("data.name=mnist", "model.name=cnn"), (60, 120, 400), (20, 50, 150)),
-    "cifar": ("CIFAR-10, CNN", ("data.name=cifar10", "model.name=cnn"), (60, 120, 400), (20, 50, 150)),
+    "mnist": ("MNIST, CNN", ("data.name=mnist", "model.name=cnn", _FEWER), (20, 50, 190), (5, 10, 40)),
+    "cifar": ("CIFAR-10, CNN", ("data.name=cifar10", "model.name=cnn", _FEWER), (20, 50, 190), (5, 10, 40)),
 }
 """Title, setting, and seconds that are starved, tight and ample for lognormal devices and for phones."""
 
@@ -103,21 +109,13 @@ def study(name: str, _scale: str = "cpu") -> Study:
         *("training.cohort=10", *(() if data == "wisdm" else ("fleet.devices=100",))),
     )
     cells = []
-    for fleet, skew, (time, seconds) in product(
-        ("lognormal", "phones"),
-        ("users",) if data == "wisdm" else _SKEW,
-        enumerate(_TIMES),
+    for fleet, (key, (words, partition)), (i, time) in product(
+        ("lognormal", "phones"), (_USERS if data == "wisdm" else _SKEW).items(), enumerate(_TIMES)
     ):
-        budget = (lognormal if fleet == "lognormal" else phones)[time]
-        day = (f"fleet.speedup={86400 / budget}",)  # a run takes a day of the phones
-        partition = _SKEW.get(skew, ("by user", ()))
-        cells.append(
-            Cell(
-                f"{fleet}-{skew}-{seconds}",
-                f"{fleet}, {partition[0]}, {seconds}",
-                (f"training.budget={budget}", *partition[1], *((*traces, *day) if fleet == "phones" else ())),
-            )
-        )
+        budget = (lognormal if fleet == "lognormal" else phones)[i]
+        devices = (*traces, f"fleet.speedup={86400 / budget}") if fleet == "phones" else ()  # a day of the phones
+        changes = (f"training.budget={budget}", *partition, *devices)
+        cells.append(Cell(f"{fleet}-{key}-{time}", f"{fleet}, {words}, {time}", changes))
     return Study(
         name=name,
         title=f"{title}: every method on one clock",
@@ -126,7 +124,13 @@ def study(name: str, _scale: str = "cpu") -> Study:
         cells=tuple(cells),
         strategies=(*METHODS, *REFERENCES),
         tuning=("data.validation=0.25", "training.evaluations=10"),
-        rates=(0.06, 0.2, 0.6),
-        choices=(local_work, pace, parameter),
+        rates=(0.06, 0.2, 0.6, 1.5),
+        choices=(
+            partial(local_work, rounds=40 if _FEWER in setting else 100),
+            pace,
+            partial(parameter, unequal=data == "wisdm"),
+        ),
+        tuning_seeds=3,
+        finalists=3,
         drawing="board",
     )

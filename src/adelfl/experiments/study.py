@@ -78,8 +78,8 @@ class Study:
     """Initial learning rates to choose from."""
     choices: tuple[Callable[[str, str], tuple[str, ...]], ...] = ()
     """Further choices, one after the other: functions of a strategy and the best choice so far that return alternatives
-    to it. Those of the first are tried at all rates, the others at the best rate. An alternative consists of
-    ``section.key=value`` pairs with blanks between them."""
+    to it. Those of the first are tried at all rates, the others at the best rate and the next lower one. An alternative
+    consists of ``section.key=value`` pairs with blanks between them."""
     wider: int = 0
     """Number of further rates, each half or twice the last, that are tried if the best rate is the first or last."""
     finalists: int | None = None
