@@ -333,12 +333,12 @@ def test_the_papers_sizes_run(name, tmp_path):
 def beyond(accuracy):
     """Some seeds of the first study beyond the paper, with an accuracy for every strategy and cell."""
     study = find_study("beyond-digits")
-    study = replace(study, cells=study.cells[:2], strategies=("salf", "adel-paper", "adel", "oracle"))
+    study = replace(study, cells=study.cells[:2], strategies=("salf", "adel-paper", "adel", "clairvoyant"))
     return outcome_of(study, accuracy)
 
 
 def test_what_is_closed_is_the_share_of_the_gap_with_an_error_by_leaving_seeds_out():
-    level = {"salf": 0.5, "adel-paper": 0.6, "adel": 0.86, "oracle": 0.9}
+    level = {"salf": 0.5, "adel-paper": 0.6, "adel": 0.86, "clairvoyant": 0.9}
     outcome = beyond(lambda cell, strategy, seed: level[strategy] + 0.01 * seed * (strategy == "adel"))
     share, error = closed(outcome, outcome.study.cells[0], "adel")
     seeds = np.arange(len(outcome.of(outcome.study.cells[0], "adel")))
@@ -349,7 +349,7 @@ def test_what_is_closed_is_the_share_of_the_gap_with_an_error_by_leaving_seeds_o
 
 def test_the_table_of_gaps_names_every_cell_and_leaves_small_gaps_open():
     starved = beyond(lambda *_: 0.9).study.cells[0].key
-    level = {"salf": 0.5, "adel-paper": 0.6, "adel": 0.86, "oracle": 0.9}
+    level = {"salf": 0.5, "adel-paper": 0.6, "adel": 0.86, "clairvoyant": 0.9}
     outcome = beyond(lambda cell, strategy, seed: level[strategy] if cell == starved else 0.9)
     lines = results_table(outcome).splitlines()
     assert lines[2].startswith(f"| {outcome.study.cells[0].title} | 50.0 ± 0.0 (0.1) |")
@@ -359,8 +359,8 @@ def test_the_table_of_gaps_names_every_cell_and_leaves_small_gaps_open():
 
 def test_the_table_of_goals_counts_what_is_met_and_names_what_is_not():
     first, second = (cell.key for cell in beyond(lambda *_: 0.9).study.cells)
-    level = {first: {"salf": 0.5, "adel-paper": 0.6, "adel": 0.86, "oracle": 0.9}}
-    level[second] = {"salf": 0.5, "adel-paper": 0.8, "adel": 0.7, "oracle": 0.9}
+    level = {first: {"salf": 0.5, "adel-paper": 0.6, "adel": 0.86, "clairvoyant": 0.9}}
+    level[second] = {"salf": 0.5, "adel-paper": 0.8, "adel": 0.7, "clairvoyant": 0.9}
     outcome = beyond(lambda cell, strategy, seed: level[cell][strategy] + 0.001 * seed * (strategy == "adel"))
     row = goals_table(["beyond-digits"], {"beyond-digits": outcome}).splitlines()[2]
     titles = [cell.title for cell in outcome.study.cells]
@@ -369,7 +369,7 @@ def test_the_table_of_goals_counts_what_is_met_and_names_what_is_not():
 
 def test_the_evidence_beyond_the_paper_has_all_that_was_promised():
     study = find_study("beyond-digits")
-    assert {"wait", "drop", "salf", "heterofl", "adel-paper", "adel", "oracle"} < set(study.strategies)
+    assert {"wait", "drop", "salf", "heterofl", "adel-paper", "adel", "oracle", "clairvoyant"} < set(study.strategies)
     assert study.seeds >= 5
     titles = " ".join(cell.title for cell in study.cells)
     for word in ("15%", "25%", "50%", "85%", "IID", "Dirichlet 0.1", "Dirichlet 0.5", "constant", "η₀/(1+t"):
