@@ -432,6 +432,21 @@ def test_lateness_does_not_build_up():
     assert world.clock.now() <= 75.0
 
 
+@pytest.mark.parametrize(("delay", "merged"), [(0.4, True), (1.5, False)])
+def test_a_round_waits_a_little_for_an_update_that_is_on_its_way(tmp_path, delay, merged):
+    class Delayed(Being):
+        def answer(self, message):
+            reply, after = super().answer(message)
+            return reply, after + delay * (self.asked[-1].round == 5)
+
+    world = World({1: Being(0.3, lag=0.5), 2: Being(0.3, lag=0.5, seed=2), 3: Delayed(0.3, lag=0.5, seed=3)})
+    method = strategy(world, method="salf", budget=60.0, local_iterations=100, record=tmp_path / "run")
+    method.start(world, arrays(), num_rounds=10)
+    (row,) = [row for row in RunRecord(tmp_path / "run").rounds if row.round == 5]
+    assert 1.0 < row.length / row.deadline < 1.11  # rounds of 6 s, whose messages arrive just in time
+    assert (min(row.depth) > 0) == merged
+
+
 def test_waiting_goes_on_without_a_node_that_is_rejected():
     nodes = {1: Being(0.02), 2: Being(0.02, seed=2), 3: Spoiling(nan_in("first.bias"), seed=3)}
     _, result = run(nodes, rounds=5, method="wait")
