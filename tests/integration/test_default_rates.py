@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from adelfl.config.build import build_experiment
-from adelfl.config.run import _RATES, load_run
+from adelfl.config.defaults import RATES
+from adelfl.config.run import load_run
 from adelfl.process import settle
 from adelfl.simulation import simulate
 
 FOLDER = Path(os.environ.get("ADELFL_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
-PAIRS = [(data, model) for data, rates in _RATES.items() for model in rates]
+PAIRS = [(data, model) for data, rates in RATES.items() for model in rates]
 AT_LEAST = {"digits": 0.4, "mnist": 0.3, "cifar10": 0.2}  # two to four times chance
 
 

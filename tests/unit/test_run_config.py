@@ -12,7 +12,8 @@ from torch import nn
 from adelfl.config.build import build_data, build_experiment
 from adelfl.config.build_fleet import given_fleet
 from adelfl.config.idle import IDLE_IN_MODEL
-from adelfl.config.run import _RATES, RunFile, load_run
+from adelfl.config.defaults import RATES
+from adelfl.config.run import RunFile, load_run
 from adelfl.data import Partition, iid, load_dataset
 from adelfl.data.datasets import DATASETS
 from adelfl.errors import ConfigError, InfeasibleBudgetError
@@ -643,7 +644,7 @@ def test_every_data_set_has_a_rate_for_every_model_that_takes_its_images():
                 build_model(model, input_shape=shape, classes=10, seed=0, width=0.1)
             except ConfigError:
                 continue  # too small images
-            assert model in _RATES[name], (name, model)
+            assert model in RATES[name], (name, model)
 
 
 def test_a_file_that_is_read_again_has_the_same_rate():

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from adelfl.config.defaults import TABLE, Defaults
 from adelfl.config.idle import refuse_idle
 from adelfl.config.sections import (
     ConstantsSection,
@@ -174,17 +175,6 @@ class TrainingSection(Section):
             raise PydanticCustomError("codec", "{reason}", {"reason": reason}) from None
 
 
-_RATES = {
-    "a table": {"mlp": 0.3},
-    "digits": {"mlp": 0.3, "cnn": 0.3, "resnet18": 0.1, "transformer": 0.3},
-    "mnist": {"mlp": 0.1, "cnn": 0.2, "resnet18": 0.1, "transformer": 0.3},
-    "cifar10": {"mlp": 0.1, "cnn": 0.3, "vgg11": 0.05, "vgg13": 0.05, "resnet18": 0.3, "transformer": 0.3},
-}
-_USUAL_RATE = 0.1  # for data or models of the user's own
-_ROUNDS = {"cifar10": {"vgg11": 300, "vgg13": 300, "resnet18": 300, "transformer": 300}}
-_WIDTHS = {"vgg11": 0.25, "vgg13": 0.25, "resnet18": 0.125}  # a run takes minutes on a CPU
-
-
 class RateSection(LearningRateSection):
     """[learning_rate] of a run.
 
@@ -249,15 +239,14 @@ class RunFile(Section):
     def _with_defaults_of_the_model(self) -> RunFile:
         """Choose the learning rate "auto", and rounds and width that are not given, by data set and model."""
         own = self.data.factory is not None or self.model.factory is not None
-        name = self.data.name if self.data.file is None else "a table"
-        data, model = ("", "") if own else (name, self.model.name)
+        data = self.data.name if self.data.file is None else TABLE
+        defaults = Defaults() if own else Defaults.of(data, self.model.name)
         if self.learning_rate.initial == "auto":
-            rate = _RATES.get(data, {}).get(model, _USUAL_RATE)
-            self.learning_rate = self.learning_rate.model_copy(update={"initial": rate})
-        if "rounds" not in self.training.model_fields_set and model in _ROUNDS.get(data, {}):
-            self.training = self.training.model_copy(update={"rounds": _ROUNDS[data][model]})
-        if "width" not in self.model.model_fields_set and model in _WIDTHS:
-            self.model = self.model.model_copy(update={"width": _WIDTHS[model]})
+            self.learning_rate = self.learning_rate.model_copy(update={"initial": defaults.rate})
+        if "rounds" not in self.training.model_fields_set and defaults.rounds is not None:
+            self.training = self.training.model_copy(update={"rounds": defaults.rounds})
+        if "width" not in self.model.model_fields_set and defaults.width is not None:
+            self.model = self.model.model_copy(update={"width": defaults.width})
         return self
 
     def fingerprints(self) -> dict[str, str]:

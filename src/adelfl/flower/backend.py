@@ -19,14 +19,14 @@ from flwr.app import Message
 
 from adelfl.atomic import Weights
 from adelfl.flower.exchange import Exchange, Reply
-from adelfl.flower.protocol import STATISTICS, Report, Task, is_statistic
-from adelfl.flower.replies import Delivery, files_of, gradient_stats, merged, metrics_of
+from adelfl.flower.protocol import Report, Task, is_statistic
+from adelfl.flower.replies import Delivery, admitted, gradient_stats, merged, metrics_of
 from adelfl.planner.beliefs import Timing
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.reactions import of_devices
 from adelfl.seeds import rng_for
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Joined, Late, Merge, Tasks, Timer
-from adelfl.updates import Reason, Shape, UpdateRejected, admit, out_of_line
+from adelfl.updates import Reason, Shape, UpdateRejected, out_of_line
 
 if TYPE_CHECKING:
     from adelfl.flower.strategy import DeadlineStrategy
@@ -53,6 +53,7 @@ class _Dispatch:
     began: float
     end: float
     latest: float
+    """Time until which missing answers are waited for."""
     start: Weights
     requested: set[int] = field(default_factory=set)
     deliveries: dict[int, Delivery] = field(default_factory=dict)
@@ -280,29 +281,10 @@ class OnFlower(Backend):
         log.warning("round %d, %s", sent.version + 1, self.last_error)
 
     def _admitted(self, sent: _Dispatch, u: int, reply: Reply) -> Delivery:
-        """Return a reply that passes every check."""
         if reply.error is not None or reply.message is None:
             raise UpdateRejected(Reason.no_content, reply.error or "")
-        metrics = metrics_of(reply.message)
-        report = Report.read(metrics, self.L)
-        files = files_of(reply.message, self.settings.arrayrecord_key)
-        examples = metrics.get(self.settings.weighted_by_key)
-        depth, changes = admit(self.shape, sent.version + 1, report.round, files, examples)
-        done, most = report.done, self._most(sent, u)
-        if type(done) is not int or not depth <= done <= most or depth != min(self.L, done):
-            raise UpdateRejected(Reason.bad_depth, f"{depth} layers, and the report says {str(done)[:20]}")
-        return Delivery(changes, done, report, reply.message, self._statistics(reply.message))
-
-    def _statistics(self, message: Message) -> Weights:
-        """Return the running statistics of a reply; they must be complete, or missing altogether."""
         known = {name: value for name, value in self.weights().items() if is_statistic(name)}
-        if not known or STATISTICS not in message.content.array_records:
-            return {}
-        files = files_of(message, STATISTICS)
-        if files.keys() != known.keys():
-            raise UpdateRejected(Reason.unknown_parameter, "other running statistics than the model's")
-        shape = Shape.of(known, [list(known)])
-        return {name: shape.checked(name, data) for name, data in files.items()}
+        return admitted(reply.message, sent.version + 1, self._most(sent, u), self.shape, known, self.settings)
 
     def collect(self, messages: Sequence[Message], until: float) -> list[Message]:
         """Send messages that are no tasks, and return the answers that arrive before a moment."""

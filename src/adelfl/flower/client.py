@@ -101,6 +101,11 @@ class Job:
         """Samples per iteration."""
         return self.task.batch
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until computing must end."""
+        return self.task.seconds - self._elapsed()
+
     def _elapsed(self) -> float:
         return self.clock.now() - self._arrived
 

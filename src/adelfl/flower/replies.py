@@ -1,4 +1,4 @@
-"""Reading replies of nodes, and gradient statistics from several of them."""
+"""Check the replies of nodes, and compute merged changes, metrics and gradient statistics from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -14,10 +14,13 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
 from adelfl.atomic import Weights
-from adelfl.flower.protocol import PREFIX, Report
+from adelfl.flower.protocol import PREFIX, STATISTICS, Report
 from adelfl.runtime.backend import Change
 from adelfl.theory.gradient_stats import GradientStats
-from adelfl.updates import Array, Reason, Shape, UpdateRejected, add_weighted
+from adelfl.updates import Array, Reason, Shape, UpdateRejected, add_weighted, admit
+
+if TYPE_CHECKING:
+    from adelfl.flower.strategy import DeadlineStrategy
 
 log = logging.getLogger("flwr")
 
@@ -39,6 +42,46 @@ class Delivery:
         """The loss that the node reports; NaN if there is none."""
         loss = metrics_of(self.message).get("train-loss")
         return loss if isinstance(loss, float) and math.isfinite(loss) else math.nan
+
+
+def admitted(
+    message: Message, round_: int, most: int, shape: Shape, statistics: Weights, settings: DeadlineStrategy
+) -> Delivery:
+    """Return what a reply delivers, or raise UpdateRejected if it fails a check.
+
+    Parameters
+    ----------
+    message : Message
+    round_ : int
+        Round of the task.
+    most : int
+        Layers that were assigned, over all local steps.
+    shape : Shape
+        Layers of the model.
+    statistics : dict of str to ndarray
+        Running statistics of the model.
+    settings : DeadlineStrategy
+        Names of records and metrics.
+    """
+    metrics, L = metrics_of(message), len(shape.layers)
+    report = Report.read(metrics, L)
+    files = files_of(message, settings.arrayrecord_key)
+    depth, changes = admit(shape, round_, report.round, files, metrics.get(settings.weighted_by_key))
+    done = report.done
+    if type(done) is not int or not depth <= done <= most or depth != min(L, done):
+        raise UpdateRejected(Reason.bad_depth, f"{depth} layers, and the report says {str(done)[:20]}")
+    return Delivery(changes, done, report, message, _statistics(message, statistics))
+
+
+def _statistics(message: Message, known: Weights) -> Weights:
+    """Return the running statistics of a reply; they must be complete, or missing altogether."""
+    if not known or STATISTICS not in message.content.array_records:
+        return {}
+    files = files_of(message, STATISTICS)
+    if files.keys() != known.keys():
+        raise UpdateRejected(Reason.unknown_parameter, "other running statistics than the model's")
+    shape = Shape.of(known, [list(known)])
+    return {name: shape.checked(name, data) for name, data in files.items()}
 
 
 def average_metrics(replies: Iterable[Message], aggregate: Aggregate | None, weighted_by: str) -> MetricRecord | None:
