@@ -11,8 +11,8 @@ from torch import nn
 
 from adelfl.config.build import build_data, build_experiment
 from adelfl.config.build_fleet import given_fleet
-from adelfl.config.idle import IDLE_IN_MODEL
 from adelfl.config.defaults import RATES
+from adelfl.config.idle import IDLE_IN_MODEL
 from adelfl.config.run import RunFile, load_run
 from adelfl.data import Partition, iid, load_dataset
 from adelfl.data.datasets import DATASETS
