@@ -154,25 +154,36 @@ def admit(
     return shape.depth(changes), {name: shape.checked(name, value) for name, value in changes.items()}
 
 
-def out_of_line(shape: Shape, updates: Sequence[Mapping[str, Array]], limit: float) -> dict[int, UpdateRejected]:
-    """Find updates whose norm is out of line, by their position.
+class NormGuard:
+    """Finds updates whose norm is out of line, layer by layer.
 
-    An update is out of line if the norm of one of its layers exceeds ``limit`` times the median of that layer's norms.
-    Fewer than three updates with a layer are too few to tell.
+    An update is out of line if the norm of one of its layers exceeds ``limit`` times the usual norm of that layer: the
+    median of the round, or that of an earlier round if it was larger. Updates of devices that have learned their data
+    shrink, and a device with other data must not be rejected for that. Fewer than three updates with a layer are too
+    few to tell.
     """
-    rejections = {}
-    for l, layer in enumerate(shape.layers):
-        # In double precision, where finite single numbers cannot overflow.
-        norms = {
-            i: math.sqrt(sum(float(np.square(changes[name], dtype=np.float64).sum()) for name in layer))
-            for i, changes in enumerate(updates)
-            if changes.keys() >= set(layer)
-        }
-        median = float(np.median(list(norms.values()))) if len(norms) >= 3 else math.inf
-        for i in (i for i, norm in norms.items() if norm > limit * median and i not in rejections):
-            sentence = f"layer {l + 1} changes by {norms[i]:.3g}, the median is {median:.3g}"
-            rejections[i] = UpdateRejected(Reason.norm, sentence)
-    return rejections
+
+    def __init__(self, shape: Shape, limit: float) -> None:
+        self.shape, self.limit = shape, limit
+        self._usual = [0.0] * len(shape.layers)
+
+    def out_of_line(self, updates: Sequence[Mapping[str, Array]]) -> dict[int, UpdateRejected]:
+        """Return the rejections of updates that were compared with each other, by their position."""
+        rejections = {}
+        for l, layer in enumerate(self.shape.layers):
+            # In double precision, where finite single numbers cannot overflow.
+            norms = {
+                i: math.sqrt(sum(float(np.square(changes[name], dtype=np.float64).sum()) for name in layer))
+                for i, changes in enumerate(updates)
+                if changes.keys() >= set(layer)
+            }
+            if len(norms) < 3:
+                continue
+            self._usual[l] = usual = max(self._usual[l], float(np.median(list(norms.values()))))
+            for i in (i for i, norm in norms.items() if norm > self.limit * usual and i not in rejections):
+                sentence = f"layer {l + 1} changes by {norms[i]:.3g}, where {usual:.3g} is usual"
+                rejections[i] = UpdateRejected(Reason.norm, sentence)
+        return rejections
 
 
 def _shown(value: object) -> str:

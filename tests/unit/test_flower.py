@@ -373,6 +373,24 @@ def test_without_nodes_or_answers_there_is_one_sentence():
     assert world.clock.now() <= 6.0
 
 
+def test_a_node_whose_lag_grows_gets_longer_rounds_if_its_data_is_its_own():
+    class Slowing(Being):
+        def answer(self, message):
+            self.lag = 20.0 if Task.read(message.content["config"]).round > 1 else 8.0
+            return super().answer(message)
+
+    nodes = {i: Being(0.001, lag=4.0, seed=i) for i in (1, 2, 3)} | {4: Slowing(0.005, seed=4)}
+    x, y = nodes[4].data
+    nodes[4].data = (x, (y + 1) % 3)
+    world = World(nodes)
+    kept = strategy(world, budget=160.0, local_iterations="auto", learning_rate=0.1)
+    kept.start(world, arrays(), num_rounds="auto")
+    assert max(task.batch for node in nodes.values() for task in node.asked) == 16  # spare time goes into steps
+    rounds = [task.round for task in nodes[4].asked]
+    assert len(rounds) > 3
+    assert len(rounds) >= len(nodes[1].asked) - 2
+
+
 def test_a_node_that_was_too_slow_for_the_opening_round_joins_when_it_answers():
     world = World(beings() | {5: Being(0.2, lag=14.0, seed=5)})
     s = strategy(world, budget=100.0, method="salf", measure_share=0.1)

@@ -10,7 +10,7 @@ from adelfl.config.run import load_run
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.fleet import Fleet
 from adelfl.planner import Constants, Problem
-from adelfl.planner.local_work import SPARE, scales, with_local_work
+from adelfl.planner.local_work import NOTHING_DONE, SPARE, WorkDone, drift, gains, scales, with_local_work
 from adelfl.runner import parse_strategy
 from adelfl.strategies import find_strategy
 from adelfl.theory.gradient_stats import GradientStats
@@ -55,6 +55,40 @@ def test_rounds_are_long_enough_for_a_slow_device_only_if_its_data_is_its_own():
         return 240.0 / with_local_work(problem).rounds
 
     assert chosen(0.0) < 27.0 < chosen(0.03)  # 27 s: its lag
+
+
+def test_updates_tell_how_much_of_them_is_their_devices_own():
+    alike = GradientStats.of([1.0] * L, [-0.1] * L, [1.0] * L)
+    apart = GradientStats.of([1.0] * L, [3.0] * L, [1.0] * L)
+    unseen = GradientStats.of([None] * L, [None] * L, [None] * L)
+    assert (drift(alike), drift(apart), drift(unseen)) == (0.0, 0.75, 0.0)
+
+
+def after_ten_rounds(*steps: float) -> WorkDone:
+    done = NOTHING_DONE
+    for _ in range(10):
+        done = done.plus(np.array(steps, dtype=np.float64), 0.3, 0.3)
+    return done
+
+
+def test_a_device_that_was_neglected_so_far_gets_longer_rounds_in_the_rest_of_the_run():
+    fleet = Fleet.of(np.array([3000.0, 3000.0, 1500.0, 450.0]), np.array([10.0, 10.0, 13.0, 35.0]))
+    problem = Problem(fleet, L, 1, 150.0, 0.3, batch=S)
+
+    def length(*steps: float) -> float:
+        return 150.0 / with_local_work(problem, own=0.3, done=after_ten_rounds(*steps)).rounds
+
+    assert length(0, 0, 0, 0) < 35.0  # the way is long, and rounds without the slow device are short
+    assert length(500, 500, 500, 0) > 35.0
+
+
+def test_a_last_round_is_not_worth_while_if_it_has_no_time_for_a_device_with_data_of_its_own():
+    fleet = Fleet.of(np.full(4, 3000.0), np.array([10.0, 10.0, 10.0, 35.0]))
+    done = after_ten_rounds(500, 500, 500, 500)
+    short, long = (Problem(fleet, L, 1, budget, 0.3, batch=S) for budget in (20.0, 60.0))
+    assert gains(short, 0.0, done)
+    assert not gains(short, 0.3, done)
+    assert gains(long, 0.3, done)
 
 
 def test_a_device_stops_where_further_steps_would_gain_next_to_nothing():

@@ -68,8 +68,8 @@ def _build_experiment(config: RunFile) -> Experiment:
         samples=None if t.oversample else partition.sizes,
     )
     if "auto" in (t.rounds, t.local_iterations):
-        given = {"rounds": t.rounds, "steps": t.local_iterations}
-        problem = with_local_work(problem, **{key: None if n == "auto" else n for key, n in given.items()})
+        rounds, steps = (None if n == "auto" else n for n in (t.rounds, t.local_iterations))
+        problem = with_local_work(problem, rounds=rounds, steps=steps)
     kind = find_strategy(config.strategy.name)
     check_options(kind, config.strategy.options)
     with users_code(f"strategy {config.strategy.name} cannot be made"):

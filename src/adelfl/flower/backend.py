@@ -26,7 +26,7 @@ from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.reactions import of_devices
 from adelfl.seeds import rng_for
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Joined, Late, Merge, Tasks, Timer
-from adelfl.updates import Reason, Shape, UpdateRejected, out_of_line
+from adelfl.updates import NormGuard, Reason, Shape, UpdateRejected
 
 if TYPE_CHECKING:
     from adelfl.flower.strategy import DeadlineStrategy
@@ -75,6 +75,7 @@ class OnFlower(Backend):
         self.exchange, self.shape, self.weights, self.message = exchange, shape, weights, message
         self.settings, self.budget = settings, settings.budget
         self.clock, self.L = exchange.clock, len(shape.layers)
+        self.norms = NormGuard(shape, settings.norm_limit)
         self.roster: list[int] = []  # Flower's number of the node of each device
         self.rejected: Counter[str] = Counter()  # by reason, until they are cleared
         self.late: Counter[str] = Counter()  # by round, until they are cleared
@@ -225,7 +226,7 @@ class OnFlower(Backend):
             return
         others = [d.changes for v, d in self._recent.items() if v != u]
         self._recent[u] = delivery  # whatever the verdict, so that norms may move together
-        if far := out_of_line(self.shape, [delivery.changes, *others], self.settings.norm_limit).get(0):
+        if far := self.norms.out_of_line([delivery.changes, *others]).get(0):
             del sent.deliveries[u]
             self._reject(sent, u, far)
             return
@@ -239,7 +240,7 @@ class OnFlower(Backend):
         sent.closed = True
         devices = list(sent.deliveries)
         updates = [sent.deliveries[u].changes for u in devices]
-        for i, rejection in out_of_line(self.shape, updates, self.settings.norm_limit).items():
+        for i, rejection in self.norms.out_of_line(updates).items():
             del sent.deliveries[devices[i]]
             self._reject(sent, devices[i], rejection)
         arrivals = self._arrivals(sent, sent.tasks.devices)

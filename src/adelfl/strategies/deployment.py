@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from adelfl.fleet import Fleet
 from adelfl.learning_rate import LearningRate, Rest
 from adelfl.planner import Constants, Problem
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.local_work import first_steps, with_local_work
+from adelfl.planner.local_work import NOTHING_DONE, drift, first_steps, gains, with_local_work
 from adelfl.schedule import Schedule
 from adelfl.strategies import opening
 from adelfl.strategies.actions import Actions, Arrivals, Event, Floats, Ints, Joined, Late, Merged, Started, Timer, View
@@ -34,6 +35,7 @@ _RESTED = 3  # rounds that a device may sit out before the method plans again
 _SAVED = 0.1  # share of the planned time that must be saved for a new plan
 _WORTH_WHILE = 1.5  # a round lasts at least this many times a median device's lag
 _GUESSED_ROUNDS = 10  # until a plan chooses their number
+_UNSEEN = 0.5  # drift that is assumed while a device has not delivered an update
 _MOST_BETWEEN = 0.2  # share of the budget that may pass between rounds whose number is chosen
 MOST_CORRECTION = 5.0
 """Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
@@ -96,6 +98,9 @@ class Deployment(Strategy):
         self._rounds, self._t = rounds or _GUESSED_ROUNDS, 0
         self._first = 0  # the round, from 0, at which the present plan begins
         self._rested: dict[int, int] = {}  # consecutive rounds that each device sat out
+        self._served = np.empty(0, dtype=np.int64)  # devices that the present plan has time for
+        self._done = NOTHING_DONE
+        self._drift = 0.0  # least share of an update that is its device's own
         self._closed, self._patience = 0.0, math.nan
         self._spread = np.empty(0)  # of layer times, by device
         self._wake: float | None = None
@@ -146,6 +151,7 @@ class Deployment(Strategy):
             self._merged = event if self.method is not None else None
             if self.method is None and event.spread is not None and self.constants is None:
                 self.constants = Constants.from_stats(event.spread)
+                self._drift = max(self._drift, drift(event.spread))
         return self._open(view, event)
 
     # -- opening a round
@@ -214,6 +220,8 @@ class Deployment(Strategy):
             self._rested[device] = self._rested.get(device, 0) + 1
             self.beliefs.rest(device)
         batch, pace = np.where(works, tasks.batch, 0), self.beliefs.pace(u, self.layers)
+        if self.given_steps is None:  # time to spare goes into steps; larger batches of as many steps gain little
+            batch = np.minimum(batch, self.batch)
         tasks = replace(tasks, batch=batch, cutoff=cutoff, early=True, stop=stop, pace=pace)
         return replace(actions, dispatch=(tasks,))
 
@@ -228,11 +236,15 @@ class Deployment(Strategy):
         """Return whether there is time for a round that was not planned; only where their number is not given."""
         if self.given_rounds is not None or self.beliefs is None:
             return False
-        lag = float(np.median(self.beliefs.upload(np.arange(self.beliefs.size))))
-        return view.left - self.between > _WORTH_WHILE * lag
+        upload = self.beliefs.upload(np.arange(self.beliefs.size))
+        if view.left - self.between <= _WORTH_WHILE * float(np.median(upload)):
+            return False
+        with suppress(InfeasibleBudgetError):
+            return gains(self._problem(self._time_for(view, 1), 1, upload), self._drift, self._done)
+        return False
 
     def _is_outdated(self, view: View) -> bool:
-        """Whether there is no plan, or it lacks a device, leaves one out for long, or was made for less time."""
+        """Return whether there is no plan, or it misses a device, or was made for less time."""
         assert self.beliefs is not None
         if self.method is None or self.method.problem.devices < self.beliefs.size or self._t >= self._rounds:
             return True
@@ -240,7 +252,10 @@ class Deployment(Strategy):
             return True
         if self.method.self_paced:
             return False
-        return self._time_for(view) > (1 + _SAVED) * self.method.planned(self._t - self._first)
+        left = self._time_for(view)
+        if self.given_rounds is None and (self.beliefs.upload(self._served) * (self._rounds - self._t) >= left).any():
+            return True
+        return left > (1 + _SAVED) * self.method.planned(self._t - self._first)
 
     def _plan(self, view: View) -> bool:
         """Plan the rest of the rounds; fewer of them if too little of a round would be computing."""
@@ -265,6 +280,7 @@ class Deployment(Strategy):
         method.inherit(self.method, self.beliefs)
         self.method, self._first, self._rounds = method, self._t, self._t + method.rounds
         self._rested = {}
+        self._served = np.flatnonzero(upload * method.rounds < self._time_for(view, method.rounds))
         if self.given_rounds and rounds < requested:
             self.tell(
                 f"{requested} rounds do not fit into {view.left:.1f} s, since {lag:.1f} s of each are not computing: "
@@ -282,7 +298,8 @@ class Deployment(Strategy):
         """Return the number of rounds that are left, or that suit the devices best if it is not given."""
         if self.given_rounds is not None:
             return max(1, self.given_rounds - self._t)
-        chosen = with_local_work(self._problem(self._time_for(view, 1), 1, upload), steps=self.given_steps).rounds
+        whole = self._problem(self._time_for(view, 1), 1, upload)
+        chosen = with_local_work(whole, steps=self.given_steps, own=self._drift, done=self._done).rounds
         return min(chosen, max(1, int(_MOST_BETWEEN * view.left / self.between))) if self.between > 0 else chosen
 
     def _problem(self, left: float, rounds: int, upload: Floats) -> Problem:
@@ -309,7 +326,7 @@ class Deployment(Strategy):
             local_iterations=self.given_steps or 1,
             samples=None if self.oversample else self.beliefs.held(everyone),
         )
-        return problem if self.given_steps is not None else with_local_work(problem, rounds=rounds)
+        return problem if self.given_steps is not None else with_local_work(problem, rounds=rounds, own=self._drift)
 
     # -- closing a round
 
@@ -326,9 +343,19 @@ class Deployment(Strategy):
         assert self._opening is not None
         if len(self._opening.useful) < self.min_reports:
             return self._waking(self._opening.again(view, view.cohort(self._t, None)))
+        self._drift = 0.0 if self._opening.complete else _UNSEEN
+        self._count(*self._opening.useful)
         merge = self._opening.merge(spread=self.constants is None)
         self._opening, self._wake, self._closed = None, None, view.now
         return Actions(merge=merge)
+
+    def _count(self, *arrivals: Arrivals) -> None:
+        """Add what the local work of a round was worth."""
+        assert self.beliefs is not None
+        steps = np.zeros(self.beliefs.size)
+        for event in arrivals:
+            steps[event.tasks.devices] = event.z / self.layers
+        self._done = self._done.plus(steps, arrivals[0].tasks.rate, self._drift)
 
     def _close(self, view: View, event: Arrivals) -> Actions:
         assert self.method is not None
@@ -342,4 +369,6 @@ class Deployment(Strategy):
         waited_in_vain = self._waits and view.now - event.began >= event.tasks.cutoff
         if np.count_nonzero(event.z) < max(1, self.min_reports) or waited_in_vain:
             A = np.zeros_like(A)
+        else:
+            self._count(event)
         return replace(actions, merge=replace(actions.merge, A=(A,)))

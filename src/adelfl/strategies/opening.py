@@ -40,6 +40,11 @@ class Opening:
         """Arrivals with at least one layer."""
         return tuple(a for a in self._arrivals if a.z.any())
 
+    @property
+    def complete(self) -> bool:
+        """Whether every device that was asked has delivered something."""
+        return len(self.useful) >= len(self._assigned)
+
     def begin(self, view: View, devices: Ints) -> Actions:
         """Ask devices for the work of the baselines, until a share of the budget has passed."""
         self.end = max(min(view.now + self.share * view.budget, view.budget - POLL), view.now + POLL)
