@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.atomic import RunFinishedError, Weights
 from adelfl.clock import monotonic
 from adelfl.errors import AdelError
@@ -92,6 +93,11 @@ class Record:
             elif isinstance(error, Exception | SystemExit) and not is_disk_error(error):
                 self.failure = f"{self.folder}: {in_words(error)}; failed.json there has the traceback"
                 writer.fail(self.failure, "".join(traceback.format_exception(error)))
+
+
+def _known(seconds: Floats) -> float:
+    """Return the sum of the numbers that are not NaN, as ``np.nansum`` does in twice the time."""
+    return float(np.where(np.isnan(seconds), 0.0, seconds).sum())
 
 
 def is_disk_error(error: BaseException) -> bool:
@@ -259,9 +265,7 @@ class Run:
             "depth": [z for a in arrivals for z in a.z.tolist()],
             "contributors": sum(layers.sum(axis=0) for layers in counted).tolist(),
             "devices": None if devices == self.everyone else devices,
-            "computing": float(
-                sum(np.nansum(a.seconds[c.any(axis=1)]) for a, c in zip(arrivals, counted, strict=True))
-            ),
+            "computing": sum(_known(a.seconds[c.any(axis=1)]) for a, c in zip(arrivals, counted, strict=True)),
         }
         return step
 
