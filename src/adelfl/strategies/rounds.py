@@ -283,18 +283,18 @@ class RoundStrategy(Strategy):
             chances = partial(self._chances, tasks)  # a class derived from Exponential has chances of its own, too
         return Progress(event.z, L, E, partial(self._rates, tasks), chances, tasks.batch, amounts)
 
-    def _expected(self, tasks: Tasks) -> tuple[Floats, Floats, Floats]:
+    def _costs(self, tasks: Tasks) -> tuple[Floats, Floats, Floats]:
         """Return P_u, samples with overhead and B_u of each device, the latter two as shares of the whole model."""
         P, B = self.believed(tasks.devices)
         scale = _cost(tasks)
         return P, np.maximum((tasks.batch + self.problem.overhead[tasks.devices]) * scale, 1e-300), B * scale
 
     def _rates(self, tasks: Tasks) -> Floats:
-        P, cost, B = self._expected(tasks)
+        P, cost, B = self._costs(tasks)
         return np.where(tasks.batch > 0, P * np.maximum(tasks.cutoff - B, 0.0) / cost, 0.0)
 
     def _chances(self, tasks: Tasks) -> Floats:
-        P, cost, B = self._expected(tasks)
+        P, cost, B = self._costs(tasks)
         T, believed = np.full(B.size, tasks.cutoff), of_devices(self.problem.latency, tasks.devices)
         delivered = delivery_of(believed, cost / P, B, T, self.problem.layers, f"round {self._t + 1}")
         there = (1.0 - self.absent(tasks.devices))[:, None]
