@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.runtime.reactions import Reaction
@@ -42,6 +43,8 @@ class Step:
         When the next step happens, if that is decided already; infinite for the last one, NaN if it is not known.
     computed : Computed or None
         What it came to; None before it is computed.
+    row : mapping of str to any
+        Fields of its row in the record that are known when it is decided.
     """
 
     version: int
@@ -50,6 +53,7 @@ class Step:
     merge: Merge
     following: float = math.nan
     computed: Computed | None = None
+    row: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Loop:

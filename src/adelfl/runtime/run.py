@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.atomic import RunFinishedError, Weights
 from adelfl.clock import monotonic
 from adelfl.errors import AdelError
@@ -92,6 +93,11 @@ class Record:
             elif isinstance(error, Exception | SystemExit) and not is_disk_error(error):
                 self.failure = f"{self.folder}: {in_words(error)}; failed.json there has the traceback"
                 writer.fail(self.failure, "".join(traceback.format_exception(error)))
+
+
+def _known(seconds: Floats) -> float:
+    """Return the sum of the numbers that are not NaN, as ``np.nansum`` does in twice the time."""
+    return float(np.where(np.isnan(seconds), 0.0, seconds).sum())
 
 
 def is_disk_error(error: BaseException) -> bool:
@@ -223,7 +229,7 @@ class Run:
 
     def go(self, steps: Iterator[Step]) -> None:
         """Compute, apply and record steps until the end."""
-        self.loop.run(steps, self._apply, self._keep)
+        self.loop.run(map(self._with_row, steps), self._apply, self._keep)
 
     def finish(self) -> RunResult:
         """Write the final model and the result."""
@@ -246,25 +252,30 @@ class Run:
             writer.checkpoint(step.version, self.backend.now(), self.host.state() | server)
             self.saved = monotonic()
 
-    def _row(self, step: Step) -> Row:
+    def _with_row(self, step: Step) -> Step:
+        """Fill in what is known of a step's row, as long as training has not swept the caches."""
         arrivals, A = step.merge.arrivals, step.merge.A
         counted = [(a.z[:, None] >= self.backward) & (w != 0) for a, w in zip(arrivals, A, strict=True)]
-        computed = step.computed or Computed(None)
         devices = [u for a in arrivals for u in a.tasks.devices.tolist()]
-        fields: dict[str, Any] = {
+        step.row = {
             "round": step.version,
             "time": step.time,
             "deadline": step.time - step.began,
-            "train_loss": None if computed.change is None else computed.change.loss,
             "batch": [size for a in arrivals for size in a.tasks.batch.tolist()],
             "depth": [z for a in arrivals for z in a.z.tolist()],
             "contributors": sum(layers.sum(axis=0) for layers in counted).tolist(),
             "devices": None if devices == self.everyone else devices,
+            "computing": sum(_known(a.seconds[c.any(axis=1)]) for a, c in zip(arrivals, counted, strict=True)),
+        }
+        return step
+
+    def _row(self, step: Step) -> Row:
+        computed = step.computed or Computed(None)
+        fields: dict[str, Any] = {
+            **step.row,
+            "train_loss": None if computed.change is None else computed.change.loss,
             "gradients": None if computed.spread is None else computed.spread.to_dict(),
             "losses": computed.losses_listed,
-            "computing": float(
-                sum(np.nansum(a.seconds[c.any(axis=1)]) for a, c in zip(arrivals, counted, strict=True))
-            ),
         }
         return Row(**{**fields, **self.host.look(step)})
 

@@ -191,13 +191,13 @@ class Simulated(VirtualClock):
         work = [self._work(a, A, rows[id(a)]) for a, A in zip(merge.arrivals, merge.A, strict=True)]
         if merge.of == "changes" and len(work) == 1 and merge.arrivals[0].tasks.together:
             (only,) = work
-            train = self.learner.engine.prepare(only) if only.contributes.any() else None
+            train = self.learner.engine.prepare(only) if np.count_nonzero(only.A[only.progress.z > 0]) else None
             return partial(self._together, merge, only, train)
         return partial(self._apart, merge, work)
 
     def _work(self, a: Arrivals, A: Floats, rows: tuple[Ints, ...]) -> RoundWork:
         tasks = a.tasks
-        progress = Progress(a.z, len(self.learner.layers), tasks.steps, np.ones(a.z.size))
+        progress = Progress(a.z, len(self.learner.layers), tasks.steps)
         seeds = mask_seeds(self.seed, a.number, tasks.devices) if self._draws_masks else None
         senders = None
         if self.learner.uploads is not None or tasks.controls is not None:

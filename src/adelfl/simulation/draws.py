@@ -185,7 +185,7 @@ def draw_rows(
     counts = np.broadcast_to(iterations, len(rounds)).tolist()
     for (t, devices, batch), number in zip(rounds, counts, strict=True):
         most = int(batch.max(initial=0))
-        used: Bools | None = None if (batch == most).all() else np.arange(most) < batch[:, None]
+        used: Bools | None = None if batch.min(initial=most) == most else np.arange(most) < batch[:, None]
         for iteration in range(number):
             drawn = rng_for(seed, "batch", t, iteration).random((most, devices.size)).T
             uniforms.append(drawn.ravel() if used is None else drawn[used])
@@ -193,9 +193,10 @@ def draw_rows(
             sizes.append(batch)
     everyone, many = np.concatenate(owners), np.concatenate(sizes)
     start = partition.offsets[everyone]
-    held = np.repeat(partition.offsets[everyone + 1] - start, many)
+    held = np.repeat((partition.offsets[everyone + 1] - start).astype(np.float64), many)
     # uniforms ≤ 1 − 2⁻⁵³, so uniforms · held < held, rounded or not
-    rows = partition.indices[np.repeat(start, many) + (np.concatenate(uniforms) * held).astype(np.int64)]
+    held *= np.concatenate(uniforms)
+    rows = partition.indices[np.repeat(start, many) + held.astype(np.int64)]
     ends = np.cumsum([v.size for v in uniforms]).tolist()
     parts = iter([rows[a:b] for a, b in pairwise([0, *ends])])
     return [tuple(islice(parts, number)) for number in counts]

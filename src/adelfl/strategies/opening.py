@@ -78,5 +78,5 @@ class Opening:
     def merge(self, *, spread: bool) -> Merge:
         """Return the merge of what has arrived, each layer by its mean."""
         z = np.array([int(a.z[0]) for a in self.useful])
-        A = layerwise(Progress(z, self.layers, self.useful[0].tasks.steps, np.ones(z.size)), "none", "contributors")
+        A = layerwise(Progress(z, self.layers, self.useful[0].tasks.steps), "none", "contributors")
         return Merge(self.useful, tuple(A[:, None, :]), spread=spread)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -64,14 +64,20 @@ class Progress:
     """L."""
     local_iterations: int | Ints
     """E, of all devices or of each, shape (U,)."""
-    rate: Floats
-    """λ_u = P_u (T − B_u)/S_u, shape (U,); 0 for a device that sits out."""
+    rates: Floats | Callable[[], Floats] | None = None
+    """:attr:`rate`, or a function that computes it; None if no merge rule needs it."""
     chances: Callable[[], Floats] | None = None
     """Returns P(device u delivers layer l), shape (U, L), if layer times are not the paper's exponential ones."""
     batch: Ints | None = None
     """S_u as requested, shape (U,); None if no merge rule needs it."""
     amounts: Floats | None = None
     """|D_u|, by which devices are weighed, shape (U,); None to weigh them equally."""
+
+    @cached_property
+    def rate(self) -> Floats:
+        """λ_u = P_u (T − B_u)/S_u, shape (U,); 0 for a device that sits out."""
+        assert self.rates is not None
+        return self.rates() if callable(self.rates) else self.rates
 
     @cached_property
     def pi(self) -> Floats:
@@ -237,8 +243,15 @@ class RoundStrategy(Strategy):
         check_orders(self, orders, devices)
         rate = float(self.learning_rates[min(t, self.rounds - 1)])
         steps = s.local_iterations if orders.steps is None else orders.steps
-        same = {key: getattr(orders, key) for key in ("width", "early", "enough", "chunk", "proximal", "controls")}
-        return Actions(dispatch=(Tasks(devices, orders.batch, steps, rate, orders.deadline, **same),))
+        tasks = Tasks(
+            *(devices, orders.batch, steps, rate, orders.deadline, orders.width),
+            early=orders.early,
+            enough=orders.enough,
+            chunk=orders.chunk,
+            proximal=orders.proximal,
+            controls=orders.controls,
+        )
+        return Actions(dispatch=(tasks,))
 
     def _close(self, view: View, event: Arrivals) -> Actions:
         t, tasks = self._t, event.tasks
@@ -265,20 +278,27 @@ class RoundStrategy(Strategy):
         amounts = None if self.weigh == "equally" or s.amounts is None else s.amounts[tasks.devices]
         if np.isinf(T):
             return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0), None, tasks.batch, amounts)
+        chances = None
+        if type(s.latency) is not Exponential or (self.beliefs is not None and self.absent(tasks.devices).any()):
+            chances = partial(self._chances, tasks)  # a class derived from Exponential has chances of its own, too
+        return Progress(event.z, L, E, partial(self._rates, tasks), chances, tasks.batch, amounts)
+
+    def _costs(self, tasks: Tasks) -> tuple[Floats, Floats, Floats]:
+        """Return P_u, samples with overhead and B_u of each device, the latter two as shares of the whole model."""
         P, B = self.believed(tasks.devices)
         scale = _cost(tasks)
-        cost, B = np.maximum((tasks.batch + s.overhead[tasks.devices]) * scale, 1e-300), B * scale
-        works = tasks.batch > 0
-        rate = np.where(works, P * np.maximum(T - B, 0.0) / cost, 0.0)
-        chances, absent = None, self.absent(tasks.devices)
-        if type(s.latency) is not Exponential or absent.any():  # a class derived from it has chances of its own
-            believed, when = of_devices(s.latency, tasks.devices), f"round {self._t + 1}"
+        return P, np.maximum((tasks.batch + self.problem.overhead[tasks.devices]) * scale, 1e-300), B * scale
 
-            def chances() -> Floats:
-                delivered = delivery_of(believed, cost / P, B, np.full(works.size, T), L, when)
-                return np.where((works & (B < T))[:, None], (1.0 - absent)[:, None] * delivered, 0.0)
+    def _rates(self, tasks: Tasks) -> Floats:
+        P, cost, B = self._costs(tasks)
+        return np.where(tasks.batch > 0, P * np.maximum(tasks.cutoff - B, 0.0) / cost, 0.0)
 
-        return Progress(event.z, L, E, rate, chances, tasks.batch, amounts)
+    def _chances(self, tasks: Tasks) -> Floats:
+        P, cost, B = self._costs(tasks)
+        T, believed = np.full(B.size, tasks.cutoff), of_devices(self.problem.latency, tasks.devices)
+        delivered = delivery_of(believed, cost / P, B, T, self.problem.layers, f"round {self._t + 1}")
+        there = (1.0 - self.absent(tasks.devices))[:, None]
+        return np.where(((tasks.batch > 0) & (B < T))[:, None], there * delivered, 0.0)
 
 
 def _cost(tasks: Tasks) -> Floats | float:
@@ -306,7 +326,7 @@ def fixed_batch(problem: Problem, devices: Ints, deadline: float = np.inf, width
 
     The upload is that of a submodel of the given width.
     """
-    sizes = np.where(problem.upload[devices] * np.square(width) < deadline, problem.batch, 0)
+    sizes = np.where(problem.upload[devices] * width**2 < deadline, problem.batch, 0)
     return problem.within_data(sizes, devices)
 
 

@@ -40,7 +40,7 @@ class AutogradPass(Pass):
 
     def mode(self) -> AbstractContextManager[object]:
         """Return the mode with autograd."""
-        return torch.enable_grad()
+        return torch.inference_mode(False)
 
     def ends(self, changes: list[int], rows: int) -> list[int]:
         """Cut rows where their weights change, if enough rows are on either side, and where there are too many."""

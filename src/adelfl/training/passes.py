@@ -41,7 +41,7 @@ class Pass(Protocol):
     """Names of parameters, in the order of backpropagation."""
 
     def mode(self) -> AbstractContextManager[object]:
-        """Return the mode of autograd in which rows are gathered and gradients computed."""
+        """Return the mode in which rows are gathered and gradients computed; without it, that is inference mode."""
         ...
 
     def ends(self, changes: list[int], rows: int) -> list[int]:

@@ -189,7 +189,7 @@ class RoundWork:
         take = np.arange(ends[-1] if ends.size else 0) + np.repeat(self.starts[chosen] - (ends - sizes), sizes)
         p = self.progress
         steps = p.local_iterations if isinstance(p.local_iterations, int) else p.local_iterations[chosen]
-        progress = Progress(p.z[chosen], p.layers, steps, p.rate[chosen], batch=sizes)
+        progress = Progress(p.z[chosen], p.layers, steps, batch=sizes)
         own: dict[str, Any] = {key: None if value is None else value[chosen] for key, value in self._per_device.items()}
         rows = tuple(rows[take] for rows in self.rows)
         return RoundWork(rows, progress=progress, eta=self.eta, proximal=self.proximal, **own)
@@ -204,7 +204,7 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
     first = parts[0]
     if len(parts) == 1:
         return first
-    z, rate = (np.concatenate([getattr(w.progress, key) for w in parts]) for key in ("z", "rate"))
+    z = np.concatenate([w.progress.z for w in parts])
     own: dict[str, Any] = {
         key: None if value is None else np.concatenate([getattr(w, key) for w in parts])
         for key, value in first._per_device.items()
@@ -213,7 +213,7 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
     most = max(len(w.rows) for w in parts)
     padded = [w.rows + (most - len(w.rows)) * w.rows[:1] for w in parts]  # rows of steps that no device does
     rows = tuple(np.concatenate(same) for same in zip(*padded, strict=True))
-    progress = Progress(z, first.progress.layers, steps, rate)
+    progress = Progress(z, first.progress.layers, steps)
     return RoundWork(rows, progress=progress, eta=first.eta, proximal=first.proximal, **own)
 
 
