@@ -145,7 +145,7 @@ class World:
 
 
 def misjudged(fleet: Fleet, factor: float, each: float, seed: int) -> Fleet:
-    """Return the fleet as it is believed to be: all devices ``factor`` times as fast, each ``each`` times faster or slower."""
+    """Return the believed fleet: all devices ``factor`` times as fast, and each ``each`` times faster or slower."""
     if factor == 1.0 and each == 1.0:
         return fleet
     sign = rng_for(seed, "misjudged").choice([-1.0, 1.0], fleet.groups)

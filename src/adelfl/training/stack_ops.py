@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.training.conv_ops import MaxPool
-from adelfl.training.layout import Operation, Relu, Scale, first
+from adelfl.training.operations import MaxPool, Operation, Relu, Scale, first
 from adelfl.training.submodel import Scaler
 
 
