@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adelfl.array_types import Floats, Ints
 from adelfl.planner import Constants
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.layers import Layer, is_per_sample
 from adelfl.training.masks import seeded
-from adelfl.training.work import Floats, Ints, RoundWork, Samples, Stateless
+from adelfl.training.work import RoundWork, Samples, Stateless
 
 _OBSERVED = 16  # devices of a round that are observed
 

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
+from adelfl.array_types import Floats, Ints
 from adelfl.training.chain import Link, chain_of
 from adelfl.training.layers import Layer
 from adelfl.training.operations import SoftmaxLoss, first
 from adelfl.training.stack_ops import STACK_OPERATIONS, is_stackable
-from adelfl.training.work import NOTHING, Change, Engine, Floats, Ints, RoundWork, Samples, Stateless, joined_work
+from adelfl.training.work import NOTHING, Change, Engine, RoundWork, Samples, Stateless, joined_work
 
 _CHUNK_BYTES = 256 << 20  # of devices that are mapped
 _FEW_CHANNELS = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, ClassVar
@@ -15,26 +15,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from adelfl.array_types import Bools, Floats
+from adelfl.array_types import Ints as Ints
 from adelfl.runtime.backend import Change as Change
 from adelfl.runtime.codec import Uploads
 from adelfl.runtime.controls import Controls
 from adelfl.strategies.rounds import Progress
 from adelfl.training.layers import Layer
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
 _CACHED_BYTES = 16 << 20  # samples of this size stay in the processor's cache
 
 
 class Samples:
-    """All training samples, as a matrix: selecting its rows takes a third of the time that a stack of images takes.
+    """All training samples: inputs (N, ...) and labels (N,).
 
-    Parameters
-    ----------
-    x, y : Tensor
-        Inputs (N, ...) and labels (N,).
+    Inputs are kept as a matrix. Selecting its rows takes a third of the time that a stack of images takes.
     """
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
@@ -189,14 +184,14 @@ class RoundWork:
         take = np.arange(ends[-1] if ends.size else 0) + np.repeat(self.starts[chosen] - (ends - sizes), sizes)
         p = self.progress
         steps = p.local_iterations if isinstance(p.local_iterations, int) else p.local_iterations[chosen]
-        progress = Progress(p.z[chosen], p.layers, steps, p.rate[chosen], batch=sizes)
-        own: dict[str, Any] = {key: None if value is None else value[chosen] for key, value in self._per_device.items()}
-        rows = tuple(rows[take] for rows in self.rows)
-        return RoundWork(rows, progress=progress, eta=self.eta, proximal=self.proximal, **own)
+        progress = Progress(p.z[chosen], p.layers, steps, p.rate[chosen])
+        own: dict[str, Any] = {key: value[chosen] for key, value in self._per_device().items()}
+        return replace(self, rows=tuple(rows[take] for rows in self.rows), progress=progress, **own)
 
-    @property
-    def _per_device(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in ("sizes", "A", "width", "mask_seeds", "senders", "controls")}
+    def _per_device(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays with one entry for each device."""
+        keys = ("sizes", "A", "width", "mask_seeds", "senders", "controls")
+        return {key: value for key in keys if (value := getattr(self, key)) is not None}
 
 
 def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
@@ -205,16 +200,12 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
     if len(parts) == 1:
         return first
     z, rate = (np.concatenate([getattr(w.progress, key) for w in parts]) for key in ("z", "rate"))
-    own: dict[str, Any] = {
-        key: None if value is None else np.concatenate([getattr(w, key) for w in parts])
-        for key, value in first._per_device.items()
-    }
     steps = np.concatenate([np.broadcast_to(w.progress.local_iterations, w.sizes.shape) for w in parts])
+    own: dict[str, Any] = {key: np.concatenate([getattr(w, key) for w in parts]) for key in first._per_device()}
     most = max(len(w.rows) for w in parts)
     padded = [w.rows + (most - len(w.rows)) * w.rows[:1] for w in parts]  # rows of steps that no device does
     rows = tuple(np.concatenate(same) for same in zip(*padded, strict=True))
-    progress = Progress(z, first.progress.layers, steps, rate)
-    return RoundWork(rows, progress=progress, eta=first.eta, proximal=first.proximal, **own)
+    return replace(first, rows=rows, progress=Progress(z, first.progress.layers, steps, rate), **own)
 
 
 NOTHING = Change({})
@@ -224,20 +215,8 @@ NOTHING = Change({})
 class Engine(ABC):
     """Computes what the devices of a round would send, merged; reads the model's weights and does not change them.
 
-    Parameters
-    ----------
-    model : nn.Module
-        On the same device as the samples.
-    layers : tuple of Layer
-        Its layers, input side first.
-    samples : Samples
-        All training samples and labels.
-    weight_decay, momentum : float
-        Of the local steps.
-    uploads : Uploads, optional
-        A lossy codec through which the update of each device goes.
-    controls : Controls, optional
-        Control variates of the devices.
+    Weight decay and momentum are those of the local steps. ``uploads`` is a lossy codec, through which the update of
+    each device goes, and ``controls`` holds the control variates of the devices.
     """
 
     name: str
