@@ -67,20 +67,10 @@ def build_engine(
     uploads: Uploads | None = None,
     controls: Controls | None = None,
 ) -> Engine:
-    """Build an engine that computes changes of ``model``.
+    """Build an engine that computes changes of ``model``; "auto" chooses the fastest.
 
-    Parameters
-    ----------
-    name : {"auto", "fused", "stacked", "loop"}
-        Which engine; "auto" chooses.
-    model, layers, samples, uploads, controls
-        As of :class:`~adelfl.training.work.Engine`. With ``uploads``, "auto" is "loop"; "fused" has no controls.
-    local : LocalWork
-        How devices train.
-    iterations : int
-        E, local iterations per round.
-    widths : bool
-        Whether devices train submodels of several widths (HeteroFL).
+    ``iterations`` is E, the local iterations per round, and ``widths`` says whether devices train submodels of several
+    widths (HeteroFL). With ``uploads``, "auto" is "loop"; "fused" has no ``controls``.
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")

@@ -77,22 +77,10 @@ def estimate_constants(
     chosen: list[Ints],
     rho_c: float = Constants.rho_c,
 ) -> Constants:
-    """Estimate the constants of a plan from two half batches of some devices.
+    """Estimate the constants of a plan from two half batches of some devices, at the initial weights.
 
-    Takes two passes per device. Δ_1 is 2 F(w_1)/ρ_c, an upper bound under strong convexity.
-
-    Parameters
-    ----------
-    model : nn.Module
-        At its initial weights; unchanged.
-    layers : tuple of Layer
-        Its layers.
-    samples : Samples
-        All training samples.
-    chosen : list of ndarray of int
-        For each of some devices, an even number of its samples.
-    rho_c : float
-        Strong convexity; it is not estimated.
+    ``chosen`` has an even number of samples for each of these devices. Δ_1 is 2 F(w_1)/ρ_c, an upper bound under strong
+    convexity; ρ_c is not estimated.
     """
     # A copy: some modules, as those of spectral_norm, keep results of a pass and cannot be copied after it.
     halves = _Halves(deepcopy(model), layers, samples)

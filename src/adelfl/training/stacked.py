@@ -64,18 +64,9 @@ def first_line(error: Exception) -> str:
 
 
 class _Stack:
-    """Weights of the devices of a chunk while they train.
+    """Weights of U devices while they train, from ``start``, whose shapes are (U, ...).
 
-    Parameters
-    ----------
-    start : mapping of str to Tensor
-        First weights of each device, shape (U, ...); views.
-    rate : float or Tensor
-        η, or that of each device, shape (U,).
-    decay, momentum, proximal : float
-        Of the local steps.
-    corrections : mapping of str to Tensor
-        What is added to the gradients of each device.
+    ``rate`` is η, or that of each device. Corrections are added to the gradients.
     """
 
     def __init__(
