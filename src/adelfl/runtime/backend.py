@@ -54,16 +54,11 @@ Compute = Callable[[], Computed]
 
 
 class Backend(ABC):
-    """Does tasks and reports events. It knows nothing of methods.
-
-    Attributes
-    ----------
-    ahead : int
-        How many merges may be decided before the first of them is computed: many where time is virtual, 1 where it is
-        real. A strategy that wants to know the gradients gets them before it goes on, in either case.
-    """
+    """Does tasks and reports events. It knows nothing of methods."""
 
     ahead: int = 1
+    """How many merges may be decided before the first of them is computed: many where time is virtual, 1 where it is
+    real. A strategy that wants to know the gradients gets them before it goes on, in either case."""
 
     @abstractmethod
     def now(self) -> float:

@@ -47,19 +47,13 @@ class Decoded(NamedTuple):
 
 
 class Codec(ABC):
-    """One way to send an update.
-
-    Attributes
-    ----------
-    name : str
-        The name in records, with options if there are any: a run is continued with a codec of the same name only.
-    lossy : bool
-        Whether what is decoded may differ from what was encoded. Then each device's update has to be computed by
-        itself.
-    """
+    """One way to send an update."""
 
     name: str
+    """The name in records, with options if there are any: a run is continued with a codec of the same name only."""
     lossy: bool = True
+    """Whether what is decoded may differ from what was encoded. Then each device's update has to be computed by
+    itself."""
 
     @abstractmethod
     def bytes(self, update: Mapping[str, Array]) -> int:
@@ -150,14 +144,10 @@ class TopK(_ByParameter):
     k is a share of each parameter, so that layers that a device did not finish do not change what is sent of the
     others; their part of e stays. Each number takes its own bytes and four for its position, or all are sent if that
     takes less.
-
-    Attributes
-    ----------
-    share : float
-        k over the number of parameters, above 0 and at most 1.
     """
 
     share: float = 0.01
+    """k over the number of parameters, above 0 and at most 1."""
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -218,17 +208,12 @@ class QSGD(_Quantised):
 
     Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization and encoding", NeurIPS 2017. As in the
     paper's experiments, numbers are scaled in buckets, by their largest rather than by their norm.
-
-    Attributes
-    ----------
-    bits : int
-        Bits for each number, with its sign: from 2 to 16, usually 8 or 4.
-    bucket : int
-        Numbers that share a scale.
     """
 
     bits: int = 8
+    """Bits for each number, with its sign: from 2 to 16, usually 8 or 4."""
     bucket: int | None = 512
+    """Numbers that share a scale."""
     name: str = field(init=False)
 
     def __post_init__(self) -> None:

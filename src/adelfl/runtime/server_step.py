@@ -34,23 +34,18 @@ _AVERAGE, _COUNT = "average.", "average"
 
 @dataclass(frozen=True)
 class ServerStep:
-    """One way to move the weights.
-
-    Attributes
-    ----------
-    name : str
-        Which one.
-    lr : float or None
-        Server learning rate; None for the default of the method.
-    beta1, beta2, tau : float
-        Momentum (and memory of the average), decay of the second moment, and the adaptivity that keeps steps finite.
-    """
+    """One way to move the weights."""
 
     name: ServerStepName = "sgd"
+    """The rule."""
     lr: float | None = None
+    """Server learning rate; None for the default of the method."""
     beta1: float = 0.9
+    """Momentum, and memory of the average."""
     beta2: float = 0.99
+    """Decay of the second moment."""
     tau: float = 1e-3
+    """The adaptivity that keeps steps finite."""
 
     def __post_init__(self) -> None:
         if self.name not in get_args(ServerStepName):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from adelfl.simulation.recording import open_record
 from adelfl.simulation.world import World
 from adelfl.training.engines import build_engine, find_device
 from adelfl.training.hetero import Hetero
-from adelfl.training.work import Samples
+from adelfl.training.work import Samples, with_weights
 
 __all__ = ["TrainingError", "check_start", "simulate"]
 
@@ -163,23 +163,10 @@ class Simulation(ModelHost):
             slowest = self.evaluate.accuracy_on(self.slow_classes)
         return {"engine": self.engine.name, "slowest_accuracy": None if math.isnan(slowest) else slowest}
 
-    @contextmanager
-    def _shown(self) -> Iterator[None]:
+    def _shown(self) -> AbstractContextManager[None]:
         """Give the model the weights that the server step hands out, for a while."""
         shown = self.shown()
-        if shown is self._parameters:
-            yield
-            return
-        now = {name: p.clone() for name, p in self._parameters.items()}
-        try:
-            self._set(shown)
-            yield
-        finally:
-            self._set(now)
-
-    def _set(self, weights: Mapping[str, Tensor]) -> None:
-        for name, p in self._parameters.items():
-            p.copy_(weights[name])
+        return nullcontext() if shown is self._parameters else with_weights(self._parameters, shown)
 
     def from_numpy(self, value: NDArray[Any]) -> Tensor:
         """Return a tensor on the device of the model."""

@@ -51,18 +51,10 @@ def what_if(
     budget: float | None = None,
     experiment: Experiment | None = None,
 ) -> Forecast:
-    """Simulate another method, or another budget, on the devices of a recorded deployment.
+    """Simulate another method, or another budget in seconds, on the devices of a recorded deployment.
 
-    Parameters
-    ----------
-    record : RunRecord
-    method, options
-        The method and its options; ``num_rounds``, ``local_iterations`` and ``batch`` are those of the record unless
-        they are among the options.
-    budget : float, optional
-        Seconds; by default the recorded ones.
-    experiment : Experiment, optional
-        Data, partition, model, server step and seed; without it, accuracy is not simulated.
+    ``num_rounds``, ``local_iterations`` and ``batch`` are those of the record unless they are among the options. An
+    experiment gives data, partition, model, server step and seed; without it, accuracy is not simulated.
     """
     if budget is not None and not 0 < budget <= MAX_BUDGET:
         raise ConfigError(f"the budget must be a number of seconds above 0 and at most {MAX_BUDGET:g}, not {budget:g}")

@@ -19,48 +19,32 @@ _THROTTLED = 3.0  # times slower
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """The devices as they are. All that is drawn here is the same for every strategy.
-
-    Attributes
-    ----------
-    fleet : Fleet
-        The truth; a strategy's problem has what is believed.
-    seed : int
-    budget : float
-        Moments are shares of it.
-    latency : LatencyModel
-        How long layers and uploads really take.
-    dropout : float
-        Probability that a device drops out of a round, unseen.
-    drift : float
-        Standard deviation of a device's log speed at the end of the budget, where it walks at random.
-    throttled : float
-        Share of the devices that become three times slower at some moment.
-    churn : float
-        Share of the devices that leave for good at some moment; as many again come only at some moment.
-    unhurried : bool
-        Whether every device delivers everything by the deadline, however slow it is: the world of the oracle.
-    clairvoyant : bool
-        Whether layer times are known beforehand, and batches cut to what fits: the world of the clairvoyant.
-    links : Links, optional
-        Measured bandwidths of the uplinks; the fleet's upload times are then their means.
-    availability : Availability, optional
-        Measured availabilities. A device that is not available when a task begins or when it is done does not answer.
-        It is no part of a cohort as long as enough others are available.
-    """
+    """The devices as they are. All that is drawn here is the same for every strategy."""
 
     fleet: Fleet
+    """The truth; a strategy's problem has what is believed."""
     seed: int
     budget: float
+    """Moments are shares of it."""
     latency: LatencyModel = field(default_factory=Exponential)
+    """How long layers and uploads really take."""
     dropout: float = 0.0
+    """Probability that a device drops out of a round, unseen."""
     drift: float = 0.0
+    """Standard deviation of a device's log speed at the end of the budget, where it walks at random."""
     throttled: float = 0.0
+    """Share of the devices that become three times slower at some moment."""
     churn: float = 0.0
+    """Share of the devices that leave for good at some moment; as many again come only at some moment."""
     unhurried: bool = False
+    """Whether every device delivers everything by the deadline, however slow it is: the world of the oracle."""
     clairvoyant: bool = False
+    """Whether layer times are known beforehand, and batches cut to what fits: the world of the clairvoyant."""
     links: Links | None = None
+    """Measured bandwidths of the uplinks; the fleet's upload times are then their means."""
     availability: Availability | None = None
+    """Measured availabilities. A device that is not available when a task begins or when it is done does not answer. It
+    is no part of a cohort as long as enough others are available."""
 
     def __post_init__(self) -> None:
         spread = None if self.fleet.spread is None else self.fleet.spread[self._group]

@@ -31,18 +31,12 @@ _TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single
 
 @dataclass(frozen=True, kw_only=True)
 class LocalWork:
-    """Settings of local training; the number of local iterations is the strategy's, ``Problem.local_iterations``.
-
-    Attributes
-    ----------
-    weight_decay : float
-        ℓ2 regularisation: g + weight_decay · w.
-    momentum : float
-        Momentum of the local steps within a round; it starts at zero in every round, so it matters for E > 1 only.
-    """
+    """Settings of local training; the number of local iterations is the strategy's, ``Problem.local_iterations``."""
 
     weight_decay: float = 0.0
+    """ℓ2 regularisation: g + weight_decay · w."""
     momentum: float = 0.0
+    """Momentum of the local steps within a round; it starts at zero in every round, so it matters for E > 1 only."""
 
 
 def choose(

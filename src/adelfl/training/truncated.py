@@ -36,24 +36,16 @@ Loss = Callable[[nn.Module], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """Result of a truncated pass.
-
-    Attributes
-    ----------
-    gradients : dict of str to Tensor
-        Gradients of the parameters of complete layers. A parameter that the loss does not depend on has none.
-    depth : int
-        Number of complete layers, counted from the last.
-    loss : float
-        Loss of the batch.
-    stopped : bool
-        Whether time was up before all layers were complete.
-    """
+    """Result of a truncated pass."""
 
     gradients: dict[str, Tensor] = field(repr=False)
+    """Gradients of the parameters of complete layers. A parameter that the loss does not depend on has none."""
     depth: int
+    """Number of complete layers, counted from the last."""
     loss: float
+    """Loss of the batch."""
     stopped: bool
+    """Whether time was up before all layers were complete."""
 
 
 class _TimeIsUp(Exception):
@@ -63,12 +55,8 @@ class _TimeIsUp(Exception):
 class Truncation:
     """Truncated passes through one model; a context manager, so that hooks are set once for many passes.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Every pass leaves ``grad`` of its parameters as it was.
-    layers : tuple of Layer
-        Input side first, as :func:`~adelfl.training.layers.find_layers` returns them.
+    Every pass leaves ``grad`` of the parameters as it was. Layers are as
+    :func:`~adelfl.training.layers.find_layers` returns them.
     """
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -119,42 +120,28 @@ class _Bytes:
 
 @dataclass(frozen=True, eq=False)
 class RoundWork:
-    """Local work of the devices of a round.
-
-    Attributes
-    ----------
-    rows : tuple of ndarray of int
-        For each local iteration, the training samples of all devices one after another, shape (Σ S_u,).
-    sizes : ndarray of int, shape (U,)
-        S_u.
-    A : ndarray, shape (U, L)
-        Weights of the merge.
-    progress : Progress
-        How many layers each device completes.
-    eta : float
-        Learning rate.
-    width : ndarray, shape (U,), or None
-        HeteroFL's widths.
-    mask_seeds : ndarray of int, shape (U,), or None
-        Seeds of the random numbers that the model draws on each device (dropout); None leaves torch's generators alone.
-    senders : ndarray of int, shape (U, 2), or None
-        Numbers of each task and its device, for a lossy codec and for control variates.
-    proximal : float
-        μ of the proximal term μ (w_u − w), which is added to gradients.
-    controls : ndarray, shape (U,), or None
-        How much a change of each device's control variate moves the server's; None without control variates.
-    """
+    """Local work of the devices of a round."""
 
     rows: tuple[Ints, ...]
+    """For each local iteration, the training samples of all devices one after another, shape (Σ S_u,)."""
     sizes: Ints
+    """S_u, shape (U,)."""
     A: Floats
+    """Weights of the merge, shape (U, L)."""
     progress: Progress
+    """How many layers each device completes."""
     eta: float
+    """Learning rate."""
     width: Floats | None = None
+    """HeteroFL's widths, shape (U,)."""
     mask_seeds: Ints | None = None
+    """Seeds of what the model draws on each device (dropout), shape (U,); None leaves torch's generators alone."""
     senders: Ints | None = None
+    """Numbers of each task and its device, for a lossy codec and for control variates, shape (U, 2)."""
     proximal: float = 0.0
+    """μ of the proximal term μ (w_u − w), which is added to gradients."""
     controls: Floats | None = None
+    """How much a change of each device's control variate moves the server's, shape (U,); None without them."""
 
     @cached_property
     def contributes(self) -> Bools:
@@ -245,7 +232,6 @@ class Engine(ABC):
         """Do what can be done before the round's weights are known; calling the result does the rest."""
         return partial(self.run, work)
 
-    @torch.no_grad()
     def run_apart(self, works: Sequence[RoundWork], starts: Sequence[Mapping[str, Tensor]]) -> Change:
         """Do local work that starts from other weights than the model's, and merge it; ``works[i]`` from ``starts[i]``.
 
@@ -255,24 +241,32 @@ class Engine(ABC):
         for k, work in enumerate(works):
             if work.contributes.any():
                 groups.setdefault((id(starts[k]), work.eta, work.proximal), []).append(k)
-        now = {name: p.clone() for name, p in self.parameters.items()}
         total: dict[str, Tensor] = {}
         losses, devices = 0.0, 0
-        try:
-            for alike in groups.values():
-                for name, p in self.parameters.items():
-                    p.copy_(starts[alike[0]][name])
-                joined = joined_work([works[k] for k in alike])
-                with torch.enable_grad():
-                    change = self.run(joined)
-                number = int(joined.contributes.sum())
-                losses, devices = losses + change.loss * number, devices + number
-                for name, step in change.parameters.items():
-                    total[name] = total[name] + step if name in total else step
-        finally:
-            for name, p in self.parameters.items():
-                p.copy_(now[name])
+        for alike in groups.values():
+            joined = joined_work([works[k] for k in alike])
+            with with_weights(self.parameters, starts[alike[0]]), torch.enable_grad():
+                change = self.run(joined)
+            number = int(joined.contributes.sum())
+            losses, devices = losses + change.loss * number, devices + number
+            for name, step in change.parameters.items():
+                total[name] = total[name] + step if name in total else step
         return Change(total, {}, losses / devices) if devices else NOTHING
+
+
+@contextmanager
+def with_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give the parameters of a model other weights for a while."""
+    with torch.no_grad():
+        before = {name: p.clone() for name, p in parameters.items()}
+        for name, p in parameters.items():
+            p.copy_(weights[name])
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(before[name])
 
 
 class Stateless:
