@@ -1,4 +1,4 @@
-"""What devices send back: checked before it may touch the model, then merged layer by layer.
+"""Updates of devices: checked before they may change the model, then merged layer by layer.
 
 A device that finished z layers sends the change of each of their parameters, w_u − w. Nothing of a reply that fails a
 check is used, and the model becomes what it would have become without that reply, to the bit.

@@ -1,4 +1,4 @@
-"""What does the tasks: a simulation on a virtual clock, or the nodes of a Flower deployment on a real one."""
+"""Interface of backends, which run tasks: a simulation on a virtual clock, or Flower nodes on a real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adelfl.theory.gradient_stats import GradientStats
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a merge comes to, not yet applied to the model: arrays of NumPy or tensors of torch."""
+    """Result of a merge, not yet applied to the model: arrays of NumPy or tensors of torch."""
 
     parameters: Mapping[str, Any]
     """Σ_u A[u,l] (w_u − w) of each parameter that was delivered."""
@@ -31,7 +31,7 @@ class Computed:
     """A merge that was computed."""
 
     change: Change | None
-    """What it comes to; None if nothing was delivered."""
+    """Its result; None if nothing was delivered."""
     spread: GradientStats | None = None
     """Statistics of the gradients, if the merge requested them."""
     losses: Floats | None = None

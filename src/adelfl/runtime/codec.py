@@ -36,11 +36,11 @@ Array = Any
 """An array of NumPy or a tensor of torch."""
 
 Memory = Mapping[str, Array]
-"""What a codec remembers of a device: an array for each of some names."""
+"""Memory of a codec for one device: an array for each of some names."""
 
 
 class Decoded(NamedTuple):
-    """What the server has of an upload, and what the device remembers of it."""
+    """The update that the server decodes, and the memory that the device keeps."""
 
     update: Mapping[str, Array]
     memory: Memory

@@ -1,4 +1,4 @@
-"""What the server does with the merged change: add it, as in the paper, or treat it as a gradient.
+"""Server steps: add the merged change to the weights, as in the paper, or treat it as a gradient.
 
 Reddi et al., "Adaptive federated optimization", ICLR 2021: −Δ is a pseudo-gradient for the server's own optimizer.
 

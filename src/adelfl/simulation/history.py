@@ -1,4 +1,4 @@
-"""What a recorded deployment tells of its devices: durations of their replies, and when they were there."""
+"""Devices of a recorded deployment: durations of their replies, and when they were connected."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _LAST = 0.1  # seconds before the end of the budget at which the last round clos
 
 
 class _Result(NamedTuple):
-    """What will come of one device's task: seconds until its reply (NaN if it sits out), layers, durations."""
+    """Result of one device's task: seconds until its reply (NaN if it sits out), layers, durations."""
 
     trip: float
     z: int = 0
@@ -116,7 +116,7 @@ class Replica(VirtualClock):
         return event
 
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
-        """Let the server take its time, and compute a merge."""
+        """Advance the clock by the time that the server takes, and compute merges."""
         self._now += self.between * len(merges)
         computes = [] if self.trainer is None else self.trainer.prepare(merges)
         return [partial(self._compute, merge, *computes) for merge in merges]

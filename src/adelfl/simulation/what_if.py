@@ -1,4 +1,4 @@
-"""What other methods or budgets would have given on the devices of a recorded deployment."""
+"""Simulation of other methods or budgets on the devices of a recorded deployment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TASK = ("num_rounds", "local_iterations", "batch")  # options of every method o
 
 @dataclass(frozen=True)
 class Forecast:
-    """What came, or would have come, of a deployment: merges, seconds until the last of them, final accuracy."""
+    """Merges of a recorded or simulated deployment, seconds until the last of them, and final accuracy."""
 
     rounds: int
     time: float

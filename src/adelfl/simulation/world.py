@@ -1,4 +1,4 @@
-"""What really happens to the devices, whatever strategies believe: speeds, uploads, drift, presence."""
+"""The devices of a simulation as they are, not as strategies believe them to be: speeds, uploads, drift, presence."""
 
 from __future__ import annotations
 

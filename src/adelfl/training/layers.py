@@ -184,7 +184,7 @@ def _own(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """Return a copy in evaluation mode, on which a forward pass may leave what it likes."""
+    """Return a copy in evaluation mode, so that a forward pass does not change the model."""
     _trainable(model)  # a parameter without a shape cannot be copied
     try:
         copied = deepcopy(model)

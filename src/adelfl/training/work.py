@@ -97,7 +97,7 @@ class _Bytes:
     step: float
 
     last: ClassVar[tuple[Tensor, _Bytes | None]] = torch.empty(0), None
-    """Of the last samples, known by their rows' checksums; another run on the same data finds it again."""
+    """Checksums of the rows of the last samples, and their copy, which another run on the same data uses again."""
 
     @classmethod
     @torch.no_grad()
@@ -129,7 +129,7 @@ class RoundWork:
     A: Floats
     """Weights of the merge, shape (U, L)."""
     progress: Progress
-    """How many layers each device completes."""
+    """Layers that each device completes."""
     eta: float
     """Learning rate."""
     width: Floats | None = None
