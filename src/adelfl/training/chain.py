@@ -24,15 +24,6 @@ from adelfl.training.tracing import traced_chain
 _INPUT_BYTES, _FEW_ROWS = 3 << 20, 512
 
 
-def primitives(model: nn.Module, example: Tensor) -> list[nn.Module] | None:
-    """Return the model as a flat chain of known operations, or None if it is not one."""
-    if any(_is_modified(module) for module in model.modules()):
-        return None
-    chain = _flat(model) if type(model) is nn.Sequential else traced_chain(model, example)
-    chain = [part for part in chain or () if not _does_nothing(part)]
-    return chain if chain and all(type(part) in STEPS and is_known(part) for part in chain) else None
-
-
 def _flat(model: nn.Sequential) -> list[nn.Module]:
     # A subclass may do something else with its children.
     return [inner for part in model for inner in (_flat(part) if type(part) is nn.Sequential else [part])]
@@ -63,12 +54,18 @@ def chain_of(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> li
 
     The example is a batch of some samples.
     """
+    if any(_is_modified(module) for module in model.modules()):
+        return None
+    modules = _flat(model) if type(model) is nn.Sequential else traced_chain(model, example) or []
+    modules = [module for module in modules if not _does_nothing(module)]
+    if not all(type(module) in STEPS and is_known(module) for module in modules):
+        return None
     layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
     name_of = {id(value): name for name, value in model.named_parameters()}
     chain: list[Link] = []
     seen: set[str] = set()
     last = -1
-    for module in primitives(model, example) or ():
+    for module in modules:
         names = [name_of[id(p)] for p in module.parameters(recurse=False)]
         own = {layer_of.get(name, -1) for name in names}
         if not seen.isdisjoint(names) or len(own) > 1 or any(l < max(last, 0) for l in own):
