@@ -22,6 +22,7 @@ from adelfl.simulation.engine import Simulation
 from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.history import History
 from adelfl.simulation.replica import Replica
+from adelfl.strategies.base import at_least_one
 from adelfl.strategies.deployed import deployed
 from adelfl.theory.gradient_stats import GradientStats
 
@@ -62,7 +63,7 @@ def what_if(
     given: dict[str, Any] = dict(info.config["flower"])
     given |= {key: options[key] for key in _TASK if key in options}
     own = {key: value for key, value in options.items() if key not in _TASK}
-    rounds, steps = (None if given.get(key, "auto") == "auto" else _count(key, given[key]) for key in _TASK[:2])
+    rounds, steps = (None if given.get(key, "auto") == "auto" else at_least_one(key, given[key]) for key in _TASK[:2])
     strategy = deployed(
         method,
         own,
@@ -70,7 +71,7 @@ def what_if(
         rounds=rounds,
         budget=budget or info.budget,
         learning_rate=recorded_rate(given["learning_rate"]),
-        batch=_count("batch", given["batch"]),
+        batch=at_least_one("batch", given["batch"]),
         local_iterations=steps,
         fraction=given["fraction_train"],
         min_devices=given["min_train_nodes"],
@@ -92,12 +93,6 @@ def what_if(
     run = Run(strategy, replica, simulation, Record(None, virtual), rows.append)
     run.go(islice(run.begin(), rounds))
     return Forecast(rows[-1].round, rows[-1].time, run.finish().final_accuracy)
-
-
-def _count(key: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{key} must be a whole number of at least 1, not {value!r}")
-    return value
 
 
 def _matched(experiment: Experiment, history: History) -> Experiment:
