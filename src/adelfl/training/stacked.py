@@ -218,11 +218,10 @@ class Stacked(Engine):
         losses = 0.0
         for some in np.array_split(chosen, min(parts, chosen.size)):
             deepest = some[np.argsort(-work.progress.z[some], kind="stable")]
-            start = {}
-            for name, p in self.parameters.items():
-                start[name] = (
-                    p.detach().expand(some.size, *p.shape) if starts is None else torch.stack(starts(name, deepest))
-                )
+            start = {
+                name: p.detach().expand(some.size, *p.shape) if starts is None else torch.stack(starts(name, deepest))
+                for name, p in self.parameters.items()
+            }
             losses += self._chunk(work.only(deepest), rates[deepest], start, total)
         if self.controls is not None:
             self.controls.close()
