@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import arrivals
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from adelfl import Problem
 from adelfl.data import Partition
@@ -20,7 +20,7 @@ from adelfl.simulation.world import World
 from adelfl.strategies import find_strategy
 from adelfl.strategies.actions import Arrivals, Merge, Tasks, View
 from adelfl.training.layers import given_layers
-from adelfl.training.loop import Local, LoopEngine
+from adelfl.training.loop import LoopEngine
 from adelfl.training.work import RoundWork, Samples
 
 
@@ -29,11 +29,13 @@ class Given(LoopEngine):
 
     changes: dict[tuple[int, int], arrivals.Weights]
 
-    def locals(self, work: RoundWork) -> Iterator[Local]:
-        """Yield the change of each device, by the number of its task."""
+    def train(
+        self, work: RoundWork, u: int, start: dict[str, Tensor], correction: Mapping[str, Tensor] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
+        """Return the given change of a device, by the number of its task."""
         assert work.senders is not None
-        for i, (number, u) in enumerate(work.senders.tolist()):
-            yield Local(i, {n: torch.from_numpy(v) for n, v in self.changes[number, u].items()}, {}, 0.0)
+        number, device = work.senders[u].tolist()
+        return {n: torch.from_numpy(v) for n, v in self.changes[number, device].items()}, {}, 0.0
 
 
 class Program:

@@ -1,4 +1,4 @@
-"""What devices send back: checked before it may touch the model, then merged layer by layer.
+"""Updates of devices: checked before they may change the model, then merged layer by layer.
 
 A device that finished z layers sends the change of each of their parameters, w_u − w. Nothing of a reply that fails a
 check is used, and the model becomes what it would have become without that reply, to the bit.
@@ -55,21 +55,14 @@ class UpdateRejected(AdelError):
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What a model's updates look like.
-
-    Attributes
-    ----------
-    layers : tuple of tuple of str
-        Names of parameters, input side first.
-    parameters : mapping of str to (shape, dtype)
-    """
+    """Names of the parameters of each layer, input side first, and shapes and types of these parameters."""
 
     layers: tuple[tuple[str, ...], ...]
     parameters: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
     @classmethod
     def of(cls, weights: Mapping[str, Array], layers: Sequence[Sequence[str]]) -> Shape:
-        """Of a model's weights; every name of a layer must be one of them."""
+        """Return the shape of a model's updates; every name of a layer must be one of its weights."""
         listed = tuple(tuple(layer) for layer in layers)
         names = [name for layer in listed for name in layer]
         if missing := [name for name in names if name not in weights]:
@@ -79,7 +72,7 @@ class Shape:
         return cls(listed, {name: (weights[name].shape, weights[name].dtype) for name in names})
 
     def depth(self, names: Iterable[str]) -> int:
-        """How many layers these parameters make up, from the last on; they must be all of them, and no others."""
+        """Return how many layers these parameters make up, from the last on; raise unless they are whole layers."""
         given = set(names)
         if unknown := sorted(_shown(name) for name in given - self.parameters.keys()):
             raise UpdateRejected(Reason.unknown_parameter, f"{unknown[0]} is none of the model's")
@@ -99,7 +92,7 @@ class Shape:
         shape, dtype = self.parameters[name]
         if isinstance(value, bytes):
             value = read_array(value, math.prod(shape) * dtype.itemsize)
-        if type(value) is not np.ndarray:  # a subclass may have ideas of its own about what is finite
+        if type(value) is not np.ndarray:  # a subclass may redefine what is finite
             raise UpdateRejected(Reason.unreadable, f"{name!r} is a {type(value).__name__}, not an array")
         if value.shape != shape:
             raise UpdateRejected(Reason.wrong_shape, f"{name!r} has shape {value.shape}, not {shape}")
@@ -111,14 +104,9 @@ class Shape:
 
 
 def read_array(data: bytes, limit: int) -> Array:
-    """Read an array as numpy.save writes it; never unpickles, and allocates nothing before the header makes sense.
+    """Read an array of at most ``limit`` bytes from a file as numpy.save writes it.
 
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    limit : int
-        Most bytes that the array may have.
+    Nothing is unpickled, and no memory is allocated before the header is checked.
     """
     stream = io.BytesIO(data)
     try:
@@ -187,7 +175,7 @@ class NormGuard:
 
 
 def _shown(value: object) -> str:
-    """A foreign value in a few characters, on one line, whatever it is."""
+    """Return a short representation of any value, on one line."""
     try:
         return " ".join(reprlib.repr(value).split())
     except Exception:  # an integer of too many digits, an object whose repr raises

@@ -113,14 +113,16 @@ def test_dropout_is_active_in_training_and_the_step_is_that_of_its_mask():
     this = experiment(dropping)
     engine = LoopEngine(this.model.train(), this.layers, samples_of(DATA))
     start = {name: p.detach() for name, p in this.model.named_parameters()}
-    step, _ = engine.train_one(start, {}, [np.arange(9)], 2, 1.0, 11)
+    progress = Progress(np.array([2]), 2, 1, np.ones(1))
+    work = RoundWork((np.arange(9),), np.array([9]), np.ones((1, 2)), progress, 1.0, mask_seeds=np.array([11]))
+    step, *_ = engine.train(work, 0, start)
     with torch.random.fork_rng():
         torch.manual_seed(11)
         x, y = samples_of(DATA).take(np.arange(9))
         loss = functional.cross_entropy(this.model(x), y)
     for (name, _), grad in zip(start.items(), torch.autograd.grad(loss, list(this.model.parameters())), strict=True):
         assert torch.equal(step[name], -grad)
-    without, _ = engine.train_one(start, {}, [np.arange(9)], 2, 1.0, 12)
+    without, *_ = engine.train(replace(work, mask_seeds=np.array([12])), 0, start)
     assert not torch.equal(step["1.weight"], without["1.weight"])
 
 

@@ -16,7 +16,7 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.simulation import simulate
 from adelfl.simulation.draws import draw_available, draw_work, fitted
-from adelfl.simulation.traced import TracedWorld
+from adelfl.simulation.world import World
 from adelfl.strategies.actions import Tasks
 from adelfl.traces.formats import read_availability, read_bandwidth, read_speeds
 from adelfl.traces.playback import Availability, Links, Schedules, deal
@@ -253,7 +253,7 @@ def test_a_device_that_is_not_available_delivers_nothing_and_is_asked_last(files
     changes = [*files, "fleet.devices=8", "fleet.start_hour=0.5", "training.cohort=3", "strategy.name=salf"]
     experiment = build_experiment(load_run(None, [*changes, "training.rounds=20", "training.budget=100"]))
     world = experiment.world
-    assert isinstance(world, TracedWorld)
+    assert world.links is not None
     here = world.available(np.arange(8), 0.0)
     assert here.sum() == 4
     work = draw_work(world, tasks(range(8), 100.0), 0, 0.0, len(experiment.layers))
@@ -285,7 +285,7 @@ def test_time_passes_in_rounds_without_a_deadline_while_no_device_is_available(n
     experiment = build_experiment(load_run(None, changes))
     own = Availability(schedules, np.zeros(4, dtype=np.int64), begin=60.0)
     fleet, rows = experiment.strategy.problem.fleet, []
-    simulate(replace(experiment, world=TracedWorld(fleet, 0, 100.0, availability=own)), report=rows.append)
+    simulate(replace(experiment, world=World(fleet, 0, 100.0, availability=own)), report=rows.append)
     times = np.array([row.time for row in rows])
     assert (np.diff(times) > 0).all()
     silent = [row.time for row in rows[1:] if not any(row.depth)]
@@ -297,7 +297,7 @@ def test_a_cohort_is_drawn_from_the_available_devices_of_a_large_fleet_and_fille
 
     def world(rows):
         own = Availability(schedules, np.asarray(rows), begin=0.0)
-        return TracedWorld(Fleet.of(np.ones(len(rows))), 0, 1.0, availability=own)
+        return World(Fleet.of(np.ones(len(rows))), 0, 1.0, availability=own)
 
     large = world([0] * 2_000 + [1] * 18_000)
     drawn = [draw_available(large, 20_000, 50, 60.0, k) for k in range(20)]

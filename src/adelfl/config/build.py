@@ -37,7 +37,6 @@ def _build_experiment(config: RunFile) -> Experiment:
     from adelfl.runtime.codec import find_codec
     from adelfl.runtime.server_step import ServerStep
     from adelfl.simulation import Experiment
-    from adelfl.simulation.traced import TracedWorld
     from adelfl.simulation.world import World, misjudged
     from adelfl.strategies import find_strategy
     from adelfl.strategies.base import check_options
@@ -88,7 +87,7 @@ def _build_experiment(config: RunFile) -> Experiment:
         oversample=t.oversample,
         codec=t.codec,
         server_step=ServerStep(server.pop("step"), **server),
-        world=(TracedWorld if traces else World)(
+        world=World(
             fleet,
             seed,
             budget,

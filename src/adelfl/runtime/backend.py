@@ -1,4 +1,4 @@
-"""What does the tasks: a simulation on a virtual clock, or the nodes of a Flower deployment on a real one."""
+"""Interface of backends, which run tasks: a simulation on a virtual clock, or Flower nodes on a real one."""
 
 from __future__ import annotations
 
@@ -16,40 +16,26 @@ from adelfl.theory.gradient_stats import GradientStats
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a merge comes to, not yet applied to the model: arrays of NumPy or tensors of torch.
-
-    Attributes
-    ----------
-    parameters : mapping of str to array
-        Σ_u A[u,l] (w_u − w) of each parameter that was delivered.
-    buffers : mapping of str to array
-        New values of running statistics that changed.
-    loss : float
-        Mean loss of the devices that contributed; NaN if it is not known.
-    """
+    """Result of a merge, not yet applied to the model: arrays of NumPy or tensors of torch."""
 
     parameters: Mapping[str, Any]
+    """Σ_u A[u,l] (w_u − w) of each parameter that was delivered."""
     buffers: Mapping[str, Any] = field(default_factory=dict)
+    """New values of running statistics that changed."""
     loss: float = math.nan
+    """Mean loss of the devices that contributed; NaN if it is not known."""
 
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """A merge that was computed.
-
-    Attributes
-    ----------
-    change : Change or None
-        What it comes to; None if nothing was delivered.
-    spread : GradientStats or None
-        Statistics of the gradients, if the merge requested them.
-    losses : ndarray or None
-        Losses of the devices, if the merge requested them; NaN where nothing was delivered.
-    """
+    """A merge that was computed."""
 
     change: Change | None
+    """Its result; None if nothing was delivered."""
     spread: GradientStats | None = None
+    """Statistics of the gradients, if the merge requested them."""
     losses: Floats | None = None
+    """Losses of the devices, if the merge requested them; NaN where nothing was delivered."""
 
     @classmethod
     def recorded(cls, gradients: Mapping[str, Any] | None, losses: Sequence[float | None] | None) -> Computed:
@@ -68,16 +54,11 @@ Compute = Callable[[], Computed]
 
 
 class Backend(ABC):
-    """Does tasks and reports events. It knows nothing of methods.
-
-    Attributes
-    ----------
-    ahead : int
-        How many merges may be decided before the first of them is computed: many where time is virtual, 1 where it is
-        real. A strategy that wants to know the gradients gets them before it goes on, in either case.
-    """
+    """Does tasks and reports events. It knows nothing of methods."""
 
     ahead: int = 1
+    """How many merges may be decided before the first of them is computed: many where time is virtual, 1 where it is
+    real. A strategy that wants to know the gradients gets them before it goes on, in either case."""
 
     @abstractmethod
     def now(self) -> float:

@@ -17,64 +17,41 @@ from typing import Any
 Array = Any
 """An array of NumPy or a tensor of torch."""
 
-_SERVER = "server"
+SERVER = "server"
+"""The server's key among the variates."""
 
 
 @dataclass(eq=False)
 class Controls:
-    """The control variates of a run.
+    """The control variates of a run: c of the server, and c_u of the devices that have trained.
 
-    Attributes
-    ----------
-    server : dict of str to array
-        c, by parameter; a name that is missing is zero.
-    devices : dict of int to dict
-        c_u of the devices that have trained.
+    A checkpoint keeps ``variates``, which are by owner and parameter. What is missing is zero.
     """
 
-    server: dict[str, Array] = field(default_factory=dict)
-    devices: dict[int, dict[str, Array]] = field(default_factory=dict)
+    variates: dict[int | str, dict[str, Array]] = field(default_factory=dict)
     _moved: dict[str, Array] = field(default_factory=dict)
 
     def correction(self, device: int) -> dict[str, Array]:
         """Return c − c_u, which a device adds to its gradients; names that are missing are zero."""
-        own = self.devices.get(device, {})
-        return {name: self.server.get(name, 0.0) - own.get(name, 0.0) for name in {**self.server, **own}}
+        server, own = (self.variates.get(owner, {}) for owner in (SERVER, device))
+        return {name: server.get(name, 0.0) - own.get(name, 0.0) for name in {**server, **own}}
 
     def move(self, device: int, update: Mapping[str, Array], steps: Mapping[str, int], rate: float, p: float) -> None:
-        """Learn from the update of a device.
+        """Learn from the update w_u − w of a device, which counts by p in c.
 
-        Parameters
-        ----------
-        device : int
-        update : mapping of str to array
-            w_u − w.
-        steps : mapping of str to int
-            k, the steps behind it, by parameter.
-        rate, p : float
-            η, and how much the device counts in c.
+        ``steps`` has k of each parameter, and ``rate`` is η.
         """
-        own = self.devices.setdefault(device, {})
+        server, own = self.variates.get(SERVER, {}), self.variates.setdefault(device, {})
         for name, change in update.items():
             if not steps[name]:
                 continue
             old = own.get(name, 0.0)
-            own[name] = old - self.server.get(name, 0.0) - change / (steps[name] * rate)
+            own[name] = old - server.get(name, 0.0) - change / (steps[name] * rate)
             self._moved[name] = self._moved.get(name, 0.0) + p * (own[name] - old)
 
     def close(self) -> None:
         """Move c when all devices of a merge have trained."""
+        server = self.variates.setdefault(SERVER, {})
         for name, change in self._moved.items():
-            self.server[name] = self.server.get(name, 0.0) + change
+            server[name] = server.get(name, 0.0) + change
         self._moved = {}
-
-    def state(self) -> dict[str, Array]:
-        """Return all variates by a name, for a checkpoint; :meth:`load` takes them back one by one."""
-        owners = {_SERVER: self.server, **{str(u): own for u, own in self.devices.items()}}
-        return {f"{owner}/{name}": value for owner, own in owners.items() for name, value in own.items()}
-
-    def load(self, name: str, value: Array) -> None:
-        """Take back one entry of :meth:`state`."""
-        owner, _, parameter = name.partition("/")
-        own = self.server if owner == _SERVER else self.devices.setdefault(int(owner), {})
-        own[parameter] = value

@@ -1,4 +1,4 @@
-"""What the server does with the merged change: add it, as in the paper, or treat it as a gradient.
+"""Server steps: add the merged change to the weights, as in the paper, or treat it as a gradient.
 
 Reddi et al., "Adaptive federated optimization", ICLR 2021: −Δ is a pseudo-gradient for the server's own optimizer.
 
@@ -15,7 +15,7 @@ dictionary of them, which a checkpoint keeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -34,23 +34,18 @@ _AVERAGE, _COUNT = "average.", "average"
 
 @dataclass(frozen=True)
 class ServerStep:
-    """One way to move the weights.
-
-    Attributes
-    ----------
-    name : str
-        Which one.
-    lr : float or None
-        Server learning rate; None for the default of the method.
-    beta1, beta2, tau : float
-        Momentum (and memory of the average), decay of the second moment, and the adaptivity that keeps steps finite.
-    """
+    """One way to move the weights."""
 
     name: ServerStepName = "sgd"
+    """The rule."""
     lr: float | None = None
+    """Server learning rate; None for the default of the method."""
     beta1: float = 0.9
+    """Momentum, and memory of the average."""
     beta2: float = 0.99
+    """Decay of the second moment."""
     tau: float = 1e-3
+    """The adaptivity that keeps steps finite."""
 
     def __post_init__(self) -> None:
         if self.name not in get_args(ServerStepName):
@@ -81,10 +76,9 @@ class ServerStep:
         state : dict of str to array
             What the step remembers; changed in place.
         """
-        move, rate = _MOVES.get(self.name), self.rate
+        rate, plain = self.rate, self.name in ("sgd", "average")
         for name, delta in change.items():
-            step = delta if move is None else move(self, name, delta, state)
-            w = weights[name]
+            step, w = delta if plain else self._direction(name, delta, state), weights[name]
             w += step if rate == 1.0 else rate * step
         if self.name == "average":
             state[_COUNT] = state.get(_COUNT, 0) + 1
@@ -99,39 +93,20 @@ class ServerStep:
         corrected = 1.0 - self.beta1 ** int(state[_COUNT])
         return {name: state[_AVERAGE + name] / corrected for name in weights}
 
-
-def _momentum(step: ServerStep, name: str, delta: Array, state: State) -> Array:
-    state[f"v.{name}"] = v = step.beta1 * state.get(f"v.{name}", 0.0) + delta
-    return v
-
-
-def _adagrad(step: ServerStep, name: str, delta: Array, state: State) -> Array:
-    state[f"v.{name}"] = v = state.get(f"v.{name}", step.tau**2) + delta * delta
-    return delta / (v**0.5 + step.tau)
-
-
-def _first_moment(step: ServerStep, name: str, delta: Array, state: State) -> Array:
-    state[f"m.{name}"] = m = step.beta1 * state.get(f"m.{name}", 0.0) + (1.0 - step.beta1) * delta
-    return m
-
-
-def _adam(step: ServerStep, name: str, delta: Array, state: State) -> Array:
-    old = state.get(f"v.{name}", step.tau**2)
-    state[f"v.{name}"] = v = step.beta2 * old + (1.0 - step.beta2) * delta * delta
-    return _first_moment(step, name, delta, state) / (v**0.5 + step.tau)
-
-
-def _yogi(step: ServerStep, name: str, delta: Array, state: State) -> Array:
-    square = delta * delta
-    old = state.get(f"v.{name}", 0.0 * square + step.tau**2)
-    sign = (old > square) * 1.0 - (old < square) * 1.0
-    state[f"v.{name}"] = v = old - (1.0 - step.beta2) * square * sign
-    return _first_moment(step, name, delta, state) / (v**0.5 + step.tau)
-
-
-_MOVES: dict[str, Callable[[ServerStep, str, Array, State], Array]] = {
-    "momentum": _momentum,
-    "adagrad": _adagrad,
-    "adam": _adam,
-    "yogi": _yogi,
-}
+    def _direction(self, name: str, delta: Array, state: State) -> Array:
+        """Return what the server's learning rate multiplies, and update the moments of a parameter."""
+        m, v, new = f"m.{name}", f"v.{name}", 1.0 - self.beta2
+        if self.name == "momentum":
+            state[v] = self.beta1 * state.get(v, 0.0) + delta
+            return state[v]
+        square, old = delta * delta, state.get(v, self.tau**2)
+        if self.name == "adagrad":
+            state[v] = old + square
+        elif self.name == "adam":
+            state[v] = self.beta2 * old + new * delta * delta
+        else:
+            old = old + 0.0 * square  # an array from the first step on
+            state[v] = old - new * square * ((old > square) * 1.0 - (old < square) * 1.0)
+        if self.name != "adagrad":
+            state[m] = delta = self.beta1 * state.get(m, 0.0) + (1.0 - self.beta1) * delta
+        return delta / (state[v] ** 0.5 + self.tau)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -30,15 +30,12 @@ from adelfl.simulation.recording import open_record
 from adelfl.simulation.world import World
 from adelfl.training.engines import build_engine, find_device
 from adelfl.training.hetero import Hetero
-from adelfl.training.work import Samples
+from adelfl.training.work import Samples, with_weights
 
 __all__ = ["TrainingError", "check_start", "simulate"]
 
 _CHECKPOINT_SECONDS = 2.0
 _SLOWEST = 0.1  # share of the devices, by the expected time of a step and its upload
-_PAST = "past/"  # before weights of earlier versions, from which devices are under way
-_CODEC = "codec/"  # before what the codec remembers of a device
-_CONTROLS = "controls/"  # before control variates, of the server or of a device
 
 Report = Callable[[Row], None]
 
@@ -149,8 +146,10 @@ class Simulation(ModelHost):
 
     def look(self, step: Step | None) -> Mapping[str, Any]:
         """Evaluate the model if it is the one in force at a moment of evaluation, or may be."""
-        if step is not None and not self._is_in_force(step.time, step.following):
-            return {}
+        if step is not None and not math.isnan(step.following):
+            passed, next_passed = (bisect_left(self.moments, time) for time in (step.time, step.following))
+            if passed == next_passed:
+                return {}
         with self._shown():
             loss, accuracy = self.evaluate()
         if not math.isfinite(loss):
@@ -158,34 +157,16 @@ class Simulation(ModelHost):
             raise TrainingError(f"the test loss became {loss} after round {number}; lower the learning rate")
         return {"loss": loss, "accuracy": accuracy}
 
-    def _is_in_force(self, time: float, following: float) -> bool:
-        return math.isnan(following) or bisect_left(self.moments, time) < bisect_left(self.moments, following)
-
     def outcome(self) -> Mapping[str, Any]:
         """Return the name of the engine, and the accuracy on the classes of the slowest devices."""
         with self._shown():
             slowest = self.evaluate.accuracy_on(self.slow_classes)
         return {"engine": self.engine.name, "slowest_accuracy": None if math.isnan(slowest) else slowest}
 
-    @contextmanager
-    def _shown(self) -> Iterator[None]:
+    def _shown(self) -> AbstractContextManager[None]:
         """Give the model the weights that the server step hands out, for a while."""
         shown = self.shown()
-        if shown is self._parameters:
-            yield
-            return
-        now = {name: p.clone() for name, p in self._parameters.items()}
-        try:
-            self._set(shown)
-            yield
-        finally:
-            self._set(now)
-
-    def _set(self, weights: Mapping[str, Tensor]) -> None:
-        for name, p in self._parameters.items():
-            p.copy_(weights[name])
-
-    # -- what is kept
+        return nullcontext() if shown is self._parameters else with_weights(self._parameters, shown)
 
     def from_numpy(self, value: NDArray[Any]) -> Tensor:
         """Return a tensor on the device of the model."""
@@ -196,38 +177,37 @@ class Simulation(ModelHost):
         array: NDArray[Any] = torch.as_tensor(value).detach().cpu().numpy()
         return array
 
-    def _weights(self) -> Weights:
-        return {name: self.to_numpy(value) for name, value in self.model.state_dict().items()}
-
     def final_weights(self) -> Weights:
         """Return the model's state, with the weights that the server step hands out."""
         with self._shown():
-            return {name: value.copy() for name, value in self._weights().items()}
+            return {name: self.to_numpy(value).copy() for name, value in self.model.state_dict().items()}
 
     def state(self) -> Weights:
         """Return weights, buffers, weights of earlier versions, the memory of the codec, and control variates."""
-        memory = {} if self.uploads is None else self.uploads.memory
-        kept: dict[str, Any] = dict(self.buffers)
-        for before, parts in ((_PAST, self.backend.past.kept), (_CODEC, memory)):
-            kept |= {f"{before}{key}/{name}": v for key, values in parts.items() for name, v in values.items()}
-        if self.controls is not None:
-            kept |= {_CONTROLS + name: value for name, value in self.controls.state().items()}
-        return {name: self.to_numpy(value) for name, value in kept.items()} | self._weights()
+        kept: dict[str, Tensor] = self.buffers | self.model.state_dict()
+        for kind, parts in self._memories().items():
+            kept |= {f"{kind}/{key}/{name}": v for key, values in parts.items() for name, v in values.items()}
+        return {name: self.to_numpy(value) for name, value in kept.items()}
 
     def load(self, state: Weights, version: int) -> None:
         """Take what :meth:`state` gave; it must follow the decisions, which count the devices under way."""
-        own = self.model.state_dict()
+        own, memories = self.model.state_dict(), self._memories()
         self.model.load_state_dict({name: self.from_numpy(state[name]) for name in own})
         for name, value in state.items():
-            before, _, rest = name.partition("/")
+            kind, _, rest = name.partition("/")
             key, _, inner = rest.partition("/")
-            if f"{before}/" == _PAST:
-                self.backend.past.kept.setdefault(int(key), {})[inner] = self.from_numpy(value)
-            elif f"{before}/" == _CODEC and self.uploads is not None:
-                memory = self.uploads.memory
-                memory[int(key)] = {**memory.get(int(key), {}), inner: self.from_numpy(value)}
-            elif f"{before}/" == _CONTROLS and self.controls is not None:
-                self.controls.load(rest, self.from_numpy(value))
+            if kind in memories and inner:
+                memories[kind].setdefault(int(key) if key.isdigit() else key, {})[inner] = self.from_numpy(value)
             elif name not in own:
                 self.buffers[name].copy_(self.from_numpy(value))
         self.backend.past.version = version - 1
+
+    def _memories(self) -> dict[str, dict[Any, Any]]:
+        """Return what is remembered besides the model, by the name of its kind in checkpoints.
+
+        These are weights of earlier versions, from which devices are under way, what the codec remembers of each
+        device, and control variates.
+        """
+        codec = {} if self.uploads is None else self.uploads.memory
+        controls = {} if self.controls is None else self.controls.variates
+        return {"past": self.backend.past.kept, "codec": codec, "controls": controls}

@@ -16,14 +16,7 @@ _IMAGES_AT_ONCE = 256  # more do not fit into the caches
 
 
 class Evaluation:
-    """Evaluates a model, whose state and training modes stay as they are.
-
-    Parameters
-    ----------
-    model : nn.Module
-    x, y : Tensor
-        The test set, on the device of the model.
-    """
+    """Evaluates a model on a test set, and leaves its state and training modes as they are."""
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         self.model, self.x, self.y = model, x, y

@@ -19,56 +19,38 @@ from adelfl.training.layers import Layer
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """One run: data, model, strategy and world.
-
-    Attributes
-    ----------
-    dataset : Dataset
-        Training and test samples.
-    partition : Partition
-        Training samples of each device.
-    model : nn.Module
-        The model at its initial weights; a run trains a copy.
-    layers : tuple of Layer
-        Its layers, input side first.
-    strategy : Strategy
-        The method: deadlines, batch sizes, merge.
-    seed : int
-        Seed of all random numbers of the run.
-    local : LocalWork
-        Regularisation and momentum; the number of local iterations is in the strategy's problem.
-    engine : str
-        "auto", "fused", "stacked" or "loop".
-    device : str
-        Torch device.
-    evaluations : int
-        How often accuracy is measured, evenly over the budget; at its quarters and in its last tenth it always is.
-    world : World, optional
-        What happens to the devices; by default what the strategy's problem says.
-    oversample : bool
-        Whether a batch may be larger than the data of its device, whose samples then repeat. By default a larger batch
-        is cut to the device's data, and its time is that of the smaller batch.
-    server_step : ServerStep
-        What the server does with merged changes; by default it adds them, as in the paper.
-    codec : str or Codec
-        What uploads are turned into: "none", "half", "top-k[share=0.01]", "qsgd[bits=4]", "terngrad", or a codec of
-        your own. The world's uploads are those of a plain model, and take as much less time as they become smaller.
-    """
+    """One run: data, model, strategy and world."""
 
     dataset: Dataset
+    """Training and test samples."""
     partition: Partition
+    """Training samples of each device."""
     model: nn.Module
+    """The model at its initial weights; a run trains a copy."""
     layers: tuple[Layer, ...]
+    """Its layers, input side first."""
     strategy: Strategy
+    """The method: deadlines, batch sizes, merge."""
     seed: int
+    """Seed of all random numbers of the run."""
     local: LocalWork = field(default_factory=LocalWork)
+    """Regularisation and momentum; the number of local iterations is in the strategy's problem."""
     engine: EngineName = "auto"
+    """How updates are computed: "auto", "fused", "stacked" or "loop"."""
     device: str = "cpu"
+    """Torch device."""
     evaluations: int = 50
+    """How often accuracy is measured, evenly over the budget; at its quarters and in its last tenth it always is."""
     world: World | None = None
+    """What happens to the devices; by default what the strategy's problem says."""
     oversample: bool = False
+    """Whether a batch may be larger than the data of its device, whose samples then repeat. By default a larger batch
+    is cut to the device's data, and its time is that of the smaller batch."""
     server_step: ServerStep = field(default_factory=ServerStep)
+    """What the server does with merged changes; by default it adds them, as in the paper."""
     codec: str | Codec = "none"
+    """What uploads are turned into: "none", "half", "top-k[share=0.01]", "qsgd[bits=4]", "terngrad", or a codec of your
+    own. The world's uploads are those of a plain model, and take as much less time as they become smaller."""
 
     def __post_init__(self) -> None:
         whole = isinstance(self.evaluations, int) and not isinstance(self.evaluations, bool)

@@ -1,8 +1,9 @@
-"""What a recorded deployment tells of its devices: durations of their replies, and when they were there."""
+"""Devices of a recorded deployment: durations of their replies, and when they were connected."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,64 +63,60 @@ class Device:
             self.overhead = float(np.clip(constant / slope, 0.0, S.max())) if slope > 0 else 0.0
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class History:
     """The devices of a deployment, when its first round began, and how long its server took between two rounds."""
 
     devices: list[Device]
-    start: float = 0.0
-    between: float = 0.0
+    start: float
+    between: float
 
     @classmethod
     def of(cls, record: RunRecord) -> History:
         """Read a record, which must have logged events."""
         if record.info.clock != "real" or not record.events:
             raise ConfigError(f"{record.folder}: not a Flower run with logged events (events.jsonl)")
-        history = cls([Device() for _ in record.info.nodes or range(record.info.devices)])
-        history._read(record.events, record.rounds[1:], int(record.info.config["flower"]["batch"]))
-        for device in history.devices:
-            device.fit_overhead()
-        return history
-
-    def _read(self, events: list[dict[str, Any]], rows: list[Row], batch: int) -> None:
+        devices = [Device() for _ in record.info.nodes or range(record.info.devices)]
+        usual, rows = int(record.info.config["flower"]["batch"]), iter(record.rounds[1:])
         # What arrived, until the row of its merge tells the batch. What is not merged is of the opening round, or of a
         # method that always asks for the same batch.
         pending: dict[int, tuple[Any, ...]] = {}
-        gaps, before, left = [], float(events[0]["now"]), iter(rows)
-        self.start = before
-        for entry in events:
+
+        def take(batches: Iterable[tuple[int, int]]) -> None:
+            """Note what arrived of devices, with the batch sizes of their tasks, unless they sat out."""
+            for u, batch in batches:
+                began, seconds, z, lag, timing = pending.pop(u, (0.0, None, 0, 0.0, []))
+                if batch > 0 and timing is None:
+                    devices[u].seen[began] = False
+                elif batch > 0 and seconds is not None:
+                    devices[u].noted(began, seconds, z, batch, lag, Timing.of(timing))
+
+        gaps, before = [], float(record.events[0]["now"])
+        for entry in record.events:
             now, event = float(entry["now"]), entry["event"]
             cohorts = [*entry["cohorts"], event["devices"] if event["kind"] == "joined" else []]
             for u in {u for cohort in cohorts for u in cohort}:
-                self.devices[u].seen[now] = True
+                devices[u].seen[now] = True
             if event["kind"] == "arrivals":
+                take((u, usual) for u in event["devices"])
                 values = zip(event["seconds"], event["z"], event["upload"], event["timings"], strict=True)
-                for u, own in zip(event["devices"], values, strict=True):
-                    self._take(pending, u, batch)
-                    pending[u] = (event["began"], *own)
+                pending |= {u: (event["began"], *own) for u, own in zip(event["devices"], values, strict=True)}
             elif event["kind"] == "late":
                 timing = Timing.of(event["timing"])
                 seconds, lag = event["seconds"], timing.setup + timing.outside
-                began = now - seconds - lag
-                self.devices[event["device"]].noted(began, seconds, event["z"], event["batch"], lag, timing)
+                devices[event["device"]].noted(now - seconds - lag, seconds, event["z"], event["batch"], lag, timing)
             elif event["kind"] == "merged":
-                self._take_all(pending, next(left))
+                take(_batches(next(rows)))
                 gaps.append(now - before)
             before = now
-        for row in left:
-            self._take_all(pending, row)
-        for u in list(pending):
-            self._take(pending, u, batch)
-        self.between = float(np.median(gaps)) if gaps else 0.0
+        for row in rows:
+            take(_batches(row))
+        take((u, usual) for u in list(pending))
+        for device in devices:
+            device.fit_overhead()
+        return cls(devices, float(record.events[0]["now"]), float(np.median(gaps)) if gaps else 0.0)
 
-    def _take_all(self, pending: dict[int, tuple[Any, ...]], row: Row) -> None:
-        for u, batch in zip(row.devices or (), row.batch, strict=True):
-            self._take(pending, u, batch)
 
-    def _take(self, pending: dict[int, tuple[Any, ...]], u: int, batch: int) -> None:
-        """Note what arrived of a device, unless it sat out."""
-        began, seconds, z, lag, timing = pending.pop(u, (0.0, None, 0, 0.0, []))
-        if batch > 0 and timing is None:
-            self.devices[u].seen[began] = False
-        elif batch > 0 and seconds is not None:
-            self.devices[u].noted(began, seconds, z, batch, lag, Timing.of(timing))
+def _batches(row: Row) -> Iterable[tuple[int, int]]:
+    """Return devices and batch sizes of a merge; a row without devices is of all of them."""
+    return zip(row.devices or range(len(row.batch)), row.batch, strict=True)

@@ -19,7 +19,6 @@ from adelfl.records.writer import versions
 from adelfl.runtime.codec import find_codec
 from adelfl.runtime.run import Record
 from adelfl.simulation.experiment import Experiment
-from adelfl.strategies import Strategy
 
 MADE_BY = "simulate"
 """Value of ``RunInfo.made_by`` for a run that only Python can resume."""
@@ -28,6 +27,9 @@ MADE_BY = "simulate"
 def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[str, str]) -> RunInfo:
     """Return the run information of an experiment, with its configuration and digests of what it depends on."""
     strategy = experiment.strategy
+    # Whether the plan chose the number of local steps, or the method takes fewer than are set.
+    auto = config.get("training", {}).get("local_iterations") == "auto"
+    chosen = auto or strategy.most_steps < strategy.problem.local_iterations
     return RunInfo(
         config=config,
         inputs=inputs,
@@ -41,17 +43,11 @@ def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[
         devices=strategy.problem.devices,
         constants=strategy.problem.constants.to_dict(),
         codec=find_codec(experiment.codec).name,
-        chosen_iterations=strategy.most_steps if _chose_iterations(config, strategy) else None,
+        chosen_iterations=strategy.most_steps if chosen else None,
         schedule=strategy.schedule.to_dict() if strategy.schedule else None,
         notes=list(strategy.notes),
         versions=versions(),
     )
-
-
-def _chose_iterations(config: Mapping[str, Any], strategy: Strategy) -> bool:
-    """Return whether the plan chose the number of local steps, or the method takes fewer than are set."""
-    auto = config.get("training", {}).get("local_iterations") == "auto"
-    return bool(auto) or strategy.most_steps < strategy.problem.local_iterations
 
 
 def first_difference(then: RunInfo, now: RunInfo, ignored: tuple[str, ...] = ()) -> str | None:

@@ -28,7 +28,7 @@ _LAST = 0.1  # seconds before the end of the budget at which the last round clos
 
 
 class _Result(NamedTuple):
-    """What will come of one device's task: seconds until its reply (NaN if it sits out), layers, durations."""
+    """Result of one device's task: seconds until its reply (NaN if it sits out), layers, durations."""
 
     trip: float
     z: int = 0
@@ -40,25 +40,12 @@ class _Result(NamedTuple):
 class Replica(VirtualClock):
     """Do tasks on a virtual clock, with the durations of a recorded deployment.
 
-    Parameters
-    ----------
-    history : History
-        The recorded deployment.
-    layers : int
-    budget : float
-    stats : GradientStats or None
-        Gradient statistics of the opening round.
-    simulation : Simulation, optional
-        Computes merges; without one, only times are simulated.
+    ``stats`` are the gradient statistics of its opening round. The simulation computes merges; without one, only times
+    are simulated.
     """
 
     def __init__(
-        self,
-        history: History,
-        layers: int,
-        budget: float,
-        stats: GradientStats | None,
-        simulation: Simulation | None,
+        self, history: History, layers: int, budget: float, stats: GradientStats | None, simulation: Simulation | None
     ) -> None:
         self.devices, self.between, self.L, self.budget = history.devices, history.between, layers, budget
         self.stats, self.trainer = stats, None if simulation is None else simulation.backend
@@ -77,10 +64,7 @@ class Replica(VirtualClock):
     def dispatch(self, tasks: Tasks, version: int) -> None:
         """Let each device repeat one of its replies, with the work of its task."""
         results = [self._result(tasks, i) for i in range(tasks.devices.size)]
-        if tasks.together:
-            self._together(tasks, version, results)
-        else:
-            self._apart(tasks, version, results)
+        (self._together if tasks.together else self._apart)(tasks, version, results)
 
     def _result(self, tasks: Tasks, i: int) -> _Result:
         u, batch = int(tasks.devices[i]), int(tasks.batch[i])
@@ -132,7 +116,7 @@ class Replica(VirtualClock):
         return event
 
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
-        """Let the server take its time, and compute a merge."""
+        """Advance the clock by the time that the server takes, and compute merges."""
         self._now += self.between * len(merges)
         computes = [] if self.trainer is None else self.trainer.prepare(merges)
         return [partial(self._compute, merge, *computes) for merge in merges]

@@ -1,4 +1,4 @@
-"""What other methods or budgets would have given on the devices of a recorded deployment."""
+"""Simulation of other methods or budgets on the devices of a recorded deployment."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from adelfl.simulation.engine import Simulation
 from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.history import History
 from adelfl.simulation.replica import Replica
+from adelfl.strategies.base import at_least_one
 from adelfl.strategies.deployed import deployed
 from adelfl.theory.gradient_stats import GradientStats
 
@@ -30,7 +31,7 @@ _TASK = ("num_rounds", "local_iterations", "batch")  # options of every method o
 
 @dataclass(frozen=True)
 class Forecast:
-    """What came, or would have come, of a deployment: merges, seconds until the last of them, final accuracy."""
+    """Merges of a recorded or simulated deployment, seconds until the last of them, and final accuracy."""
 
     rounds: int
     time: float
@@ -51,18 +52,10 @@ def what_if(
     budget: float | None = None,
     experiment: Experiment | None = None,
 ) -> Forecast:
-    """Simulate another method, or another budget, on the devices of a recorded deployment.
+    """Simulate another method, or another budget in seconds, on the devices of a recorded deployment.
 
-    Parameters
-    ----------
-    record : RunRecord
-    method, options
-        The method and its options; ``num_rounds``, ``local_iterations`` and ``batch`` are those of the record unless
-        they are among the options.
-    budget : float, optional
-        Seconds; by default the recorded ones.
-    experiment : Experiment, optional
-        Data, partition, model, server step and seed; without it, accuracy is not simulated.
+    ``num_rounds``, ``local_iterations`` and ``batch`` are those of the record unless they are among the options. An
+    experiment gives data, partition, model, server step and seed; without it, accuracy is not simulated.
     """
     if budget is not None and not 0 < budget <= MAX_BUDGET:
         raise ConfigError(f"the budget must be a number of seconds above 0 and at most {MAX_BUDGET:g}, not {budget:g}")
@@ -70,7 +63,7 @@ def what_if(
     given: dict[str, Any] = dict(info.config["flower"])
     given |= {key: options[key] for key in _TASK if key in options}
     own = {key: value for key, value in options.items() if key not in _TASK}
-    rounds, steps = (None if given.get(key, "auto") == "auto" else _count(key, given[key]) for key in _TASK[:2])
+    rounds, steps = (None if given.get(key, "auto") == "auto" else at_least_one(key, given[key]) for key in _TASK[:2])
     strategy = deployed(
         method,
         own,
@@ -78,7 +71,7 @@ def what_if(
         rounds=rounds,
         budget=budget or info.budget,
         learning_rate=recorded_rate(given["learning_rate"]),
-        batch=_count("batch", given["batch"]),
+        batch=at_least_one("batch", given["batch"]),
         local_iterations=steps,
         fraction=given["fraction_train"],
         min_devices=given["min_train_nodes"],
@@ -100,12 +93,6 @@ def what_if(
     run = Run(strategy, replica, simulation, Record(None, virtual), rows.append)
     run.go(islice(run.begin(), rounds))
     return Forecast(rows[-1].round, rows[-1].time, run.finish().final_accuracy)
-
-
-def _count(key: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{key} must be a whole number of at least 1, not {value!r}")
-    return value
 
 
 def _matched(experiment: Experiment, history: History) -> Experiment:

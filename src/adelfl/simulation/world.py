@@ -1,4 +1,4 @@
-"""What really happens to the devices, which strategies may believe or not: speeds, uploads, drift, who is there."""
+"""The devices of a simulation as they are, not as strategies believe them to be: speeds, uploads, drift, presence."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Bools, Floats, Ints
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential, LatencyModel, of_fleet
 from adelfl.seeds import rng_for
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from adelfl.traces.playback import Availability, Links
 
 _STEPS = 64  # of a path, over the whole budget
 _THROTTLED = 3.0  # times slower
@@ -22,41 +19,32 @@ _THROTTLED = 3.0  # times slower
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """The devices as they are. All that is drawn here is the same for every strategy.
-
-    Attributes
-    ----------
-    fleet : Fleet
-        The truth; a strategy's problem has what is believed.
-    seed : int
-    budget : float
-        Moments are shares of it.
-    latency : LatencyModel
-        How long layers and uploads really take.
-    dropout : float
-        Probability that a device drops out of a round, unseen.
-    drift : float
-        Standard deviation of a device's log speed at the end of the budget, where it walks at random.
-    throttled : float
-        Share of the devices that become three times slower at some moment.
-    churn : float
-        Share of the devices that leave for good at some moment; as many again come only at some moment.
-    unhurried : bool
-        Whether every device delivers everything by the deadline, however slow it is: the world of the oracle.
-    clairvoyant : bool
-        Whether layer times are known beforehand, and batches cut to what fits: the world of the clairvoyant.
-    """
+    """The devices as they are. All that is drawn here is the same for every strategy."""
 
     fleet: Fleet
+    """The truth; a strategy's problem has what is believed."""
     seed: int
     budget: float
+    """Moments are shares of it."""
     latency: LatencyModel = field(default_factory=Exponential)
+    """How long layers and uploads really take."""
     dropout: float = 0.0
+    """Probability that a device drops out of a round, unseen."""
     drift: float = 0.0
+    """Standard deviation of a device's log speed at the end of the budget, where it walks at random."""
     throttled: float = 0.0
+    """Share of the devices that become three times slower at some moment."""
     churn: float = 0.0
+    """Share of the devices that leave for good at some moment; as many again come only at some moment."""
     unhurried: bool = False
+    """Whether every device delivers everything by the deadline, however slow it is: the world of the oracle."""
     clairvoyant: bool = False
+    """Whether layer times are known beforehand, and batches cut to what fits: the world of the clairvoyant."""
+    links: Links | None = None
+    """Measured bandwidths of the uplinks; the fleet's upload times are then their means."""
+    availability: Availability | None = None
+    """Measured availabilities. A device that is not available when a task begins or when it is done does not answer. It
+    is no part of a cohort as long as enough others are available."""
 
     def __post_init__(self) -> None:
         spread = None if self.fleet.spread is None else self.fleet.spread[self._group]
@@ -93,7 +81,8 @@ class World:
         """The moment from which each device is throttled, as a share of the budget; infinite for most."""
         rng, N = rng_for(self.seed, "throttled"), self.compute.size
         moment = rng.uniform(0.2, 0.8, N)
-        return np.where(_some(rng, N, self.throttled), moment, np.inf)
+        moment[rng.permutation(N)[round(self.throttled * N) :]] = np.inf
+        return moment
 
     @cached_property
     def _stay(self) -> tuple[Floats, Floats]:
@@ -117,15 +106,15 @@ class World:
 
     def sending(self, devices: Ints, moments: Floats, amounts: Floats) -> Floats:
         """Seconds of uploads that begin at some moments, shape (U, 1) or (U, K); ``amounts`` are their means."""
-        return amounts
+        return amounts if self.links is None else self.links.seconds(devices, moments, amounts)
 
     def lead(self, devices: Ints, moment: float, amounts: Floats) -> Floats:
         """Seconds before a moment at which uploads must begin to be in by then; ``amounts`` are their means."""
-        return amounts
+        return amounts if self.links is None else self.links.lead(devices, moment, amounts)
 
     def available(self, devices: Ints, now: float | Floats) -> Bools | None:
         """Return which devices are available at a time, common or one per device; None if that is not known."""
-        return None
+        return None if self.availability is None else self.availability.at(devices, now)
 
     def there(self, devices: Ints, t: int, now: float) -> Bools:
         """Return which devices of a cohort take part in the round; strategies do not know it beforehand."""
@@ -135,18 +124,12 @@ class World:
         if self.churn:
             come, leave = self._stay
             present &= (come[devices] <= now / self.budget) & (now / self.budget < leave[devices])
-        return present
-
-
-def _some(rng: np.random.Generator, size: int, share: float) -> Bools:
-    """A random choice of a share of all."""
-    chosen = np.zeros(size, dtype=np.bool_)
-    chosen[rng.permutation(size)[: round(share * size)]] = True
-    return chosen
+        available = self.available(devices, now)
+        return present if available is None else present & available
 
 
 def misjudged(fleet: Fleet, factor: float, each: float, seed: int) -> Fleet:
-    """The fleet as it is believed to be: all devices ``factor`` times as fast, each ``each`` times faster or slower."""
+    """Return the believed fleet: all devices ``factor`` times as fast, and each ``each`` times faster or slower."""
     if factor == 1.0 and each == 1.0:
         return fleet
     sign = rng_for(seed, "misjudged").choice([-1.0, 1.0], fleet.groups)

@@ -9,28 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from adelfl.training.layers import Layer
-from adelfl.training.operations import STEPS, is_known
+from adelfl.training.operations import STEPS, SoftmaxLoss, is_known
 from adelfl.training.passes import CHUNK_BYTES, Pass, Rows
 from adelfl.training.tracing import traced_chain
 
 # Rows are taken in parts whose activations fit into memory and whose inputs, which are read three times, fit into a
 # share of the processor's cache; but not in parts of too few rows.
 _INPUT_BYTES, _FEW_ROWS = 3 << 20, 512
-
-
-def primitives(model: nn.Module, example: Tensor) -> list[nn.Module] | None:
-    """Return the model as a flat chain of known operations, or None if it is not one."""
-    if any(_is_modified(module) for module in model.modules()):
-        return None
-    chain = _flat(model) if type(model) is nn.Sequential else traced_chain(model, example)
-    chain = [part for part in chain or () if not _does_nothing(part)]
-    return chain if chain and all(type(part) in STEPS and is_known(part) for part in chain) else None
 
 
 def _flat(model: nn.Sequential) -> list[nn.Module]:
@@ -48,40 +39,47 @@ def _does_nothing(module: nn.Module) -> bool:
     return type(module) is nn.Identity or (type(module) in (nn.Dropout, nn.Dropout2d) and not module.p)
 
 
-def chain_of(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[nn.Module] | None:
+class Link(NamedTuple):
+    """One operation of a chain."""
+
+    module: nn.Module
+    names: list[str]
+    """Its parameters."""
+    layer: int
+    """The layer of its parameters; without any, that of the operation before it, or −1 if there is none."""
+
+
+def chain_of(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[Link] | None:
     """Return the model as a chain whose gradients :class:`ChainPass` computes exactly, or None if it is not one.
 
     The example is a batch of some samples.
     """
-    chain = primitives(model, example)
-    if chain is None:
+    if any(_is_modified(module) for module in model.modules()):
+        return None
+    modules = _flat(model) if type(model) is nn.Sequential else traced_chain(model, example) or []
+    modules = [module for module in modules if not _does_nothing(module)]
+    if not all(type(module) in STEPS and is_known(module) for module in modules):
         return None
     layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
     name_of = {id(value): name for name, value in model.named_parameters()}
-    seen: set[int] = set()
-    last = 0
-    for module in chain:
-        own = list(module.parameters(recurse=False))
-        if any(id(p) in seen for p in own):
-            return None  # tied weights
-        seen.update(id(p) for p in own)
-        homes = {layer_of.get(name_of[id(p)]) for p in own}
-        if not homes:
-            continue
-        if len(homes) > 1 or None in homes:
-            return None  # frozen, or split between layers
-        (home,) = homes
-        assert home is not None
-        if home < last:
-            return None  # layers that are not in the order of execution
-        last = home
-    return chain if _takes_rows(chain, example[:1].clone()) else None  # some models work in place
+    chain: list[Link] = []
+    seen: set[str] = set()
+    last = -1
+    for module in modules:
+        names = [name_of[id(p)] for p in module.parameters(recurse=False)]
+        own = {layer_of.get(name, -1) for name in names}
+        if not seen.isdisjoint(names) or len(own) > 1 or any(l < max(last, 0) for l in own):
+            return None  # tied weights, split between layers, frozen, or not in the order of execution
+        seen.update(names)
+        last = max(own, default=last)
+        chain.append(Link(module, names, last))
+    return chain if chain and _takes_rows(chain, example[:1].clone()) else None  # some models work in place
 
 
 @torch.no_grad()
-def _takes_rows(chain: list[nn.Module], x: Tensor) -> bool:
+def _takes_rows(chain: list[Link], x: Tensor) -> bool:
     """Return whether dense layers and the loss see one vector per sample, rather than one per word or pixel."""
-    for module in chain:
+    for module, *_ in chain:
         if isinstance(module, nn.Linear) and x.dim() != 2:
             return False
         x = module(x)
@@ -91,22 +89,19 @@ def _takes_rows(chain: list[nn.Module], x: Tensor) -> bool:
 class ChainPass(Pass):
     """Weighted gradients of a chain of known operations (:func:`chain_of`), without autograd."""
 
-    def __init__(self, chain: list[nn.Module], model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> None:
-        self.steps = [STEPS[type(module)](module) for module in chain]
-        layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
-        name_of = {id(value): name for name, value in model.named_parameters()}
-        names = [[name_of[id(p)] for p in module.parameters(recurse=False)] for module in chain]
-        lowest = next(k for k, n in enumerate(names) if n)  # no gradient is needed below
-        self.order = [name for k in reversed(range(lowest, len(chain))) for name in names[k]]
-        # For each operation of the backward pass: its layer (that of the parametrised one before it, if it has no
-        # parameters), the operation above it, and the function that computes its parameters' gradients.
-        self.way_back: list[tuple[int, Any, Callable[[Tensor, Tensor | None], list[Tensor]] | None]] = []
-        l, above = 0, [*self.steps[1:], None]
-        for k in range(lowest, len(chain)):
-            l = layer_of[names[k][0]] if names[k] else l
-            self.way_back.insert(0, (l, above[k], self.steps[k].grads if names[k] else None))
+    def __init__(self, chain: list[Link], example: Tensor) -> None:
+        self.steps = [STEPS[type(link.module)](link.module) for link in chain]
+        lowest = next(k for k, link in enumerate(chain) if link.names)  # no gradient is needed below
+        self.order = [name for link in reversed(chain) for name in link.names]
+        # For each operation of the backward pass: its layer, the operation above it, and the function that computes
+        # its parameters' gradients.
+        above = [*self.steps[1:], None]
+        self.way_back: list[tuple[int, Any, Callable[[Tensor, Tensor | None], list[Tensor]] | None]] = [
+            (chain[k].layer, above[k], self.steps[k].grads if chain[k].names else None)
+            for k in reversed(range(lowest, len(chain)))
+        ]
         self.rows_at_once = self._rows_that_fit(example)
-        self.minus_one = torch.empty(1, 0)
+        self.loss = SoftmaxLoss()
 
     def _rows_that_fit(self, example: Tensor) -> int:
         x, kept = example[:1].clone(), 0
@@ -129,12 +124,7 @@ class ChainPass(Pass):
         """Go forward and back, operation by operation."""
         for step in self.steps:
             x = step.forward(x)
-        # With classes first and rows last in memory, the loss takes a third of the time.
-        log_p = torch.log_softmax(x.t(), 0)
-        loss = torch.mv(log_p.gather(0, labels), rows.share)
-        if self.minus_one.shape[1] < labels.shape[1]:
-            self.minus_one = -torch.ones_like(rows.share)[None]
-        delta = log_p.exp_().scatter_add_(0, labels, self.minus_one).mul_(rows.share).t()
+        loss, delta = self.loss(x, labels, rows.share)
         waiting, left = len(self.steps), rows.end - rows.start
         gradients: list[Tensor] = []
         for l, above, grads in self.way_back:

@@ -1,4 +1,4 @@
-"""What layers cost: multiplications of a pass, and bytes of an upload."""
+"""Costs of layers: multiplications of a pass, and bytes of an upload."""
 
 from __future__ import annotations
 

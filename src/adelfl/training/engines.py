@@ -31,18 +31,12 @@ _TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single
 
 @dataclass(frozen=True, kw_only=True)
 class LocalWork:
-    """Settings of local training; the number of local iterations is the strategy's, ``Problem.local_iterations``.
-
-    Attributes
-    ----------
-    weight_decay : float
-        ℓ2 regularisation: g + weight_decay · w.
-    momentum : float
-        Momentum of the local steps within a round; it starts at zero in every round, so it matters for E > 1 only.
-    """
+    """Settings of local training; the number of local iterations is the strategy's, ``Problem.local_iterations``."""
 
     weight_decay: float = 0.0
+    """ℓ2 regularisation: g + weight_decay · w."""
     momentum: float = 0.0
+    """Momentum of the local steps within a round; it starts at zero in every round, so it matters for E > 1 only."""
 
 
 def choose(
@@ -67,20 +61,10 @@ def build_engine(
     uploads: Uploads | None = None,
     controls: Controls | None = None,
 ) -> Engine:
-    """Build an engine that computes changes of ``model``.
+    """Build an engine that computes changes of ``model``; "auto" chooses the fastest.
 
-    Parameters
-    ----------
-    name : {"auto", "fused", "stacked", "loop"}
-        Which engine; "auto" chooses.
-    model, layers, samples, uploads, controls
-        As of :class:`~adelfl.training.work.Engine`. With ``uploads``, "auto" is "loop"; "fused" has no controls.
-    local : LocalWork
-        How devices train.
-    iterations : int
-        E, local iterations per round.
-    widths : bool
-        Whether devices train submodels of several widths (HeteroFL).
+    ``iterations`` is E, the local iterations per round, and ``widths`` says whether devices train submodels of several
+    widths (HeteroFL). With ``uploads``, "auto" is "loop"; "fused" has no ``controls``.
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adelfl.array_types import Floats, Ints
 from adelfl.planner import Constants
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.training.layers import Layer, is_per_sample
 from adelfl.training.masks import seeded
-from adelfl.training.work import Floats, Ints, RoundWork, Samples, Stateless
+from adelfl.training.work import RoundWork, Samples, Stateless
 
 _OBSERVED = 16  # devices of a round that are observed
 
@@ -36,7 +37,21 @@ class _Halves:
         half, lowest = rows.size // 2, len(self.layers) - depth
         with seeded(mask_seed, self.samples.device):
             one, other = (self._gradients(part, self.layers[lowest:]) for part in np.split(rows[: 2 * half], 2))
-        return [self._add(l, one, other, half) for l in range(lowest, len(self.layers))]
+        added = []
+        for l in range(lowest, len(self.layers)):
+            names = self.layers[l].parameters
+            difference = float(torch.cat([(one[name] - other[name]).flatten() for name in names]).square().sum())
+            square = 0.0
+            for name in names:
+                middle = (one[name] + other[name]) / 2.0
+                square += float(middle.square().sum())
+                self.total[name] = self.total[name] + middle if name in self.total else middle
+            self.devices[l] += 1
+            self.one_sample[l] += half / 2.0 * difference
+            self.noise[l] += 1.0 / (2.0 * half)
+            self.squares[l] += square
+            added.append((difference, square))
+        return added
 
     def _gradients(self, rows: Ints, layers: tuple[Layer, ...]) -> dict[str, Tensor]:
         wanted = {name: self.weights[name] for layer in layers for name in layer.parameters}
@@ -45,20 +60,6 @@ class _Halves:
         self.loss += float(loss.detach())
         gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(wanted, gradients, strict=True))
-
-    def _add(self, l: int, one: dict[str, Tensor], other: dict[str, Tensor], half: int) -> tuple[float, float]:
-        names = self.layers[l].parameters
-        apart = torch.cat([(one[name] - other[name]).flatten() for name in names])
-        difference, square = float(apart.square().sum()), 0.0
-        for name in names:
-            middle = (one[name] + other[name]) / 2.0
-            square += float(middle.square().sum())
-            self.total[name] = self.total[name] + middle if name in self.total else middle
-        self.devices[l] += 1
-        self.one_sample[l] += half / 2.0 * difference
-        self.noise[l] += 1.0 / (2.0 * half)
-        self.squares[l] += square
-        return difference, square
 
     def spread(self) -> GradientStats:
         """Return the statistics of each layer."""
@@ -76,22 +77,10 @@ def estimate_constants(
     chosen: list[Ints],
     rho_c: float = Constants.rho_c,
 ) -> Constants:
-    """Estimate the constants of a plan from two half batches of some devices.
+    """Estimate the constants of a plan from two half batches of some devices, at the initial weights.
 
-    Takes two passes per device. Δ_1 is 2 F(w_1)/ρ_c, an upper bound under strong convexity.
-
-    Parameters
-    ----------
-    model : nn.Module
-        At its initial weights; unchanged.
-    layers : tuple of Layer
-        Its layers.
-    samples : Samples
-        All training samples.
-    chosen : list of ndarray of int
-        For each of some devices, an even number of its samples.
-    rho_c : float
-        Strong convexity; it is not estimated.
+    ``chosen`` has an even number of samples for each of these devices. Δ_1 is 2 F(w_1)/ρ_c, an upper bound under strong
+    convexity; ρ_c is not estimated.
     """
     # A copy: some modules, as those of spectral_norm, keep results of a pass and cannot be copied after it.
     halves = _Halves(deepcopy(model), layers, samples)

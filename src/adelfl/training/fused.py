@@ -174,4 +174,4 @@ def _pass_for(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> 
     chain = chain_of(model, layers, samples.x[:1])
     if chain is None:
         return AutogradPass(model, layers, samples.x)
-    return ChainPass(chain, model, layers, samples.x[:1])
+    return ChainPass(chain, samples.x[:1])

@@ -28,18 +28,12 @@ _FOLLOWERS: tuple[type[nn.Module], ...] = (
 
 @dataclass(frozen=True)
 class Layer:
-    """One of the L layers of a model.
-
-    Attributes
-    ----------
-    name : str
-        Name of the module that holds the layer's parameters, or the user's name for it.
-    parameters : tuple of str
-        Names as in ``model.named_parameters()``, and in that order.
-    """
+    """One of the L layers of a model."""
 
     name: str
+    """Name of the module that holds the layer's parameters, or the user's name for it."""
     parameters: tuple[str, ...]
+    """Names as in ``model.named_parameters()``, and in that order."""
 
 
 def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
@@ -190,7 +184,7 @@ def _own(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """Return a copy in evaluation mode, on which a forward pass may leave what it likes."""
+    """Return a copy in evaluation mode, so that a forward pass does not change the model."""
     _trainable(model)  # a parameter without a shape cannot be copied
     try:
         copied = deepcopy(model)

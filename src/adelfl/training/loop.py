@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adelfl.training.masks import seeded
-from adelfl.training.work import NOTHING, Change, Engine, Ints, RoundWork, Stateless
+from adelfl.training.work import NOTHING, Change, Engine, RoundWork, Stateless
 from adelfl.updates import add_weighted
 
 
@@ -61,36 +61,17 @@ class LoopEngine(Engine):
     def train(
         self, work: RoundWork, u: int, start: dict[str, Tensor], correction: Mapping[str, Tensor] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
-        """Do the work of the device at position u; return its update, its buffers, and its loss in the first step."""
-        rows = [r[work.starts[u] : work.starts[u + 1]] for r in work.rows]
-        buffers = {name: b.clone() for name, b in self.buffers.items()}
-        seed = None if work.mask_seeds is None else int(work.mask_seeds[u])
-        z = int(work.progress.z[u])
-        update, loss = self.train_one(start, buffers, rows, z, work.eta, seed, work.proximal, correction)
-        return update, buffers, loss
+        """Do the work of the device at position u; return its update, its buffers, and its loss in the first step.
 
-    def train_one(
-        self,
-        start: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        rows: list[Ints],
-        z: int,
-        eta: float,
-        mask_seed: int | None = None,
-        proximal: float = 0.0,
-        correction: Mapping[str, Tensor] | None = None,
-    ) -> tuple[dict[str, Tensor], float]:
-        """Return a device's update per layer, the sum of its completed steps, and its loss in the first step.
-
-        Buffers are changed in place. ``mask_seed`` seeds what the model draws, such as dropout masks. Gradients get the
-        proximal term μ (w_u − w), and a correction where there is one.
+        The update is the sum of its completed steps. A correction is added to its gradients.
         """
-        L = len(self.layers)
+        L, z = len(self.layers), int(work.progress.z[u])
+        buffers = {name: b.clone() for name, b in self.buffers.items()}
         update: dict[str, Tensor] = {}
         velocity: dict[str, Tensor] = {}
         first_loss = math.nan
-        with seeded(mask_seed, self.samples.device):
-            for iteration, chosen in enumerate(rows):
+        with seeded(None if work.mask_seeds is None else int(work.mask_seeds[u]), self.samples.device):
+            for iteration, rows in enumerate(work.rows):
                 done = min(L, z - iteration * L)
                 if done <= 0:
                     break
@@ -99,7 +80,7 @@ class LoopEngine(Engine):
                     name: (w + update[name] if name in update else w.detach()).requires_grad_()
                     for name, w in start.items()
                 }
-                x, y = self.samples.take(chosen)
+                x, y = self.samples.take(rows[work.starts[u] : work.starts[u + 1]])
                 loss = functional.cross_entropy(self.call(local | buffers, x), y)
                 # A module that is skipped at random (stochastic depth) has a gradient of zero.
                 wanted = [local[name] for name in names]
@@ -109,12 +90,12 @@ class LoopEngine(Engine):
                 with torch.no_grad():
                     for name, grad in zip(names, grads, strict=True):
                         step = grad + self.weight_decay * local[name] if self.weight_decay else grad
-                        if proximal and name in update:
-                            step = step + proximal * update[name]
+                        if work.proximal and name in update:
+                            step = step + work.proximal * update[name]
                         if correction is not None and name in correction:
                             step = step + correction[name]
                         if self.momentum:
                             step = step + self.momentum * velocity[name] if name in velocity else step.clone()
                             velocity[name] = step
-                        update[name] = update[name] - eta * step if name in update else -eta * step
-        return update, first_loss
+                        update[name] = update[name] - work.eta * step if name in update else -work.eta * step
+        return update, buffers, first_loss

@@ -24,17 +24,12 @@ def mask_seeds(seed: int, t: int, devices: NDArray[np.int64]) -> NDArray[np.int6
 
 
 @contextmanager
-def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+def seeded(seed: int | None, device: torch.device) -> Iterator[list[torch.Generator]]:
     """Seed torch's generators of the CPU and of ``device``, and restore their states afterwards; None does nothing."""
-    if seed is None:
-        yield
-        return
-    generators = _generators(device)
+    generators = [] if seed is None else _generators(device)
     before = [generator.get_state() for generator in generators]
     try:
-        for generator in generators:
-            generator.manual_seed(seed)
-        yield
+        yield [generator.manual_seed(seed or 0) for generator in generators]
     finally:
         for generator, state in zip(generators, before, strict=True):
             generator.set_state(state)
@@ -45,8 +40,7 @@ def draws_numbers(model: nn.Module, example: Tensor) -> bool:
 
     A copy of the model is run once on the example, a batch of some samples. The generators are not changed.
     """
-    with seeded(0, example.device), torch.no_grad():
-        generators = _generators(example.device)
+    with seeded(0, example.device) as generators, torch.no_grad():
         before = [generator.get_state() for generator in generators]
         with suppress(Exception):  # a model that cannot be copied or run is reported elsewhere
             deepcopy(model)(example.clone())

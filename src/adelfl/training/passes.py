@@ -13,25 +13,16 @@ CHUNK_BYTES = 256 << 20  # activations that a pass keeps at a time
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Samples that go through the network together, those of the deepest devices first.
-
-    Attributes
-    ----------
-    start, end : int
-        Positions among the rows of the round.
-    share : Tensor, shape (n,)
-        1/S_u of each row, times the number of its draws.
-    reach : list of int, length L
-        How many rows (a prefix) deliver layer l.
-    weight : list of Tensor or None, length L
-        A[u,l] of those rows; None if it is the same for all of them, and multiplies the step instead.
-    """
+    """Samples that go through the network together: some of the rows of a round, those of the deepest devices first."""
 
     start: int
     end: int
     share: Tensor
+    """1/S_u of each row, times the number of its draws, shape (n,)."""
     reach: list[int]
+    """How many rows (a prefix) deliver layer l."""
     weight: list[Tensor | None]
+    """A[u,l] of those rows; None if it is the same for all of them, and multiplies the step instead."""
 
 
 class Pass(Protocol):

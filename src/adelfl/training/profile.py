@@ -7,36 +7,26 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from adelfl.array_types import Floats
 from adelfl.clock import monotonic
 from adelfl.errors import ConfigError
 from adelfl.training.layers import Layer
 from adelfl.training.truncated import Truncation
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Measured times in seconds.
-
-    Attributes
-    ----------
-    layers : tuple of str
-        Names, input side first.
-    batch_sizes : tuple of int
-    forward : ndarray, shape (batch sizes, repeats)
-        Loading the batch and the forward pass.
-    backward : ndarray, shape (batch sizes, repeats, L)
-        Each layer of the backward pass, input side first.
-    """
+    """Measured times in seconds."""
 
     layers: tuple[str, ...]
+    """Names, input side first."""
     batch_sizes: tuple[int, ...]
     forward: Floats
+    """Loading the batch and the forward pass, shape (batch sizes, repeats)."""
     backward: Floats
+    """Each layer of the backward pass, input side first, shape (batch sizes, repeats, L)."""
 
     @cached_property
     def _fit(self) -> tuple[float, float, bool]:
@@ -106,20 +96,10 @@ def measure(
     repeats: int,
     now: Callable[[], float] = monotonic,
 ) -> Profile:
-    """Measure the times of training steps.
+    """Measure the times of training steps; weights and gradients of the model stay as they are.
 
-    Parameters
-    ----------
-    model, layers
-        A model and its layers; its weights and gradients stay as they are.
-    loss : callable
-        Takes a batch size, loads a batch, and returns the mean loss.
-    batch_sizes : sequence of int
-        Ascending.
-    repeats : int
-        Steps at each batch size; one more warms up and is not counted.
-    now : callable
-        A clock.
+    ``loss`` takes a batch size, loads a batch, and returns the mean loss. ``repeats`` steps are measured at each batch
+    size, after one that warms up. ``now`` is a clock.
     """
     if repeats < 1 or not batch_sizes or min(batch_sizes) < 1:
         raise ConfigError("profiling needs at least one batch size and one repeat")

@@ -2,8 +2,8 @@
 
 Vectors have the shape (devices, rows, numbers), images (devices, channels, height, width, rows): with rows last, copies
 and element-wise operations are vectorised over rows, however few the channels. The backward pass is split as in
-:mod:`adelfl.training.operations`, for the first devices of the stack; the gradient of a weight is a product of two
-matrices per device.
+:mod:`adelfl.training.operations`, for the first devices of the stack; the gradient of a weight is the product of two
+matrices per device, the ``factors``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adelfl.training.conv_ops import MaxPool
-from adelfl.training.layout import Operation, Relu, Scale, first
+from adelfl.training.operations import MaxPool, Operation, Relu, Scale, first
 from adelfl.training.submodel import Scaler
 
 
@@ -26,28 +25,22 @@ def is_stackable(module: nn.Module) -> bool:
     return type(module) in STACK_OPERATIONS
 
 
-class Dense(Operation[nn.Linear]):
-    """A dense layer."""
-
+class _Dense(Operation[nn.Linear]):
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Compute the output with a weight for each device."""
         self.kept, turned = x, weight.transpose(1, 2)
         return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias[:, None], x, turned)
 
     def input_grad(self, delta: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the input."""
         return torch.bmm(delta, first(weight, delta.shape[0]))
 
     def factors(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two matrices per device whose product is the gradient of the weight."""
         return delta.transpose(1, 2), first(self.kept, delta.shape[0])
 
     def bias_grad(self, delta: Tensor) -> Tensor:
-        """Return the gradient of the bias."""
         return delta.sum(1)
 
 
-class Convolution(Operation[nn.Conv2d]):
+class _Convolution(Operation[nn.Conv2d]):
     """A convolution of stride 1: the inputs of each output are copied into a column of a matrix."""
 
     def __init__(self, module: nn.Conv2d) -> None:
@@ -55,7 +48,6 @@ class Convolution(Operation[nn.Conv2d]):
         self.padding = tuple(int(p) for p in module.padding)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Compute the output with a kernel for each device."""
         (kh, kw), (top, left) = self.module.kernel_size, self.padding
         if top or left:
             x = functional.pad(x, (0, 0, left, left, top, top))
@@ -67,7 +59,6 @@ class Convolution(Operation[nn.Conv2d]):
         return out.view(x.shape[0], -1, *windows.shape[4:])
 
     def input_grad(self, delta: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the input."""
         (kh, kw), (top, left) = self.module.kernel_size, self.padding
         n, h, w = delta.shape[0], *delta.shape[2:4]
         columns = torch.bmm(first(weight, n).permute(0, 4, 2, 3, 1).flatten(1, 3), delta.flatten(2))
@@ -83,15 +74,13 @@ class Convolution(Operation[nn.Conv2d]):
         return grad[:, :, top : height - top, left : width - left]
 
     def factors(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two matrices per device whose product is the gradient of the kernel."""
         return delta.flatten(2), first(self.kept, delta.shape[0]).transpose(1, 2)
 
     def bias_grad(self, delta: Tensor) -> Tensor:
-        """Return the gradient of the bias."""
         return delta.flatten(2).sum(2)
 
 
-class Pool(MaxPool):
+class _Pool(MaxPool):
     """Max-pooling; the rows of a device pass as channels, and devices and their channels as images."""
 
     def _images(self, x: Tensor) -> Tensor:
@@ -102,24 +91,22 @@ class Pool(MaxPool):
         return rows.view(-1, self.channels, *rows.shape[1:])
 
 
-class Flatten(Operation[nn.Flatten]):
+class _Flatten(Operation[nn.Flatten]):
     """Images to vectors, as a view."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the output."""
         self.shape = x.shape[1:]
         return x if x.dim() == 3 else x.flatten(1, 3).transpose(1, 2)
 
     def input_grad(self, delta: Tensor) -> Tensor:
-        """Return the gradient of the input."""
         return delta if len(self.shape) == 2 else delta.transpose(1, 2).reshape(-1, *self.shape)
 
 
 STACK_OPERATIONS: dict[type[nn.Module], Any] = {
-    nn.Linear: Dense,
-    nn.Conv2d: Convolution,
+    nn.Linear: _Dense,
+    nn.Conv2d: _Convolution,
     nn.ReLU: Relu,
-    nn.MaxPool2d: Pool,
-    nn.Flatten: Flatten,
+    nn.MaxPool2d: _Pool,
+    nn.Flatten: _Flatten,
     Scaler: Scale,
 }

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
-from adelfl.training.chain import chain_of
+from adelfl.array_types import Floats, Ints
+from adelfl.training.chain import Link, chain_of
 from adelfl.training.layers import Layer
-from adelfl.training.layout import first
+from adelfl.training.operations import SoftmaxLoss, first
 from adelfl.training.stack_ops import STACK_OPERATIONS, is_stackable
-from adelfl.training.work import NOTHING, Change, Engine, Floats, Ints, RoundWork, Samples, Stateless, joined_work
+from adelfl.training.work import NOTHING, Change, Engine, RoundWork, Samples, Stateless, joined_work
 
 _CHUNK_BYTES = 256 << 20  # of devices that are mapped
 _FEW_CHANNELS = 32
@@ -63,18 +64,9 @@ def first_line(error: Exception) -> str:
 
 
 class _Stack:
-    """Weights of the devices of a chunk while they train.
+    """Weights of U devices while they train, from ``start``, whose shapes are (U, ...).
 
-    Parameters
-    ----------
-    start : mapping of str to Tensor
-        First weights of each device, shape (U, ...); views.
-    rate : float or Tensor
-        η, or that of each device, shape (U,).
-    decay, momentum, proximal : float
-        Of the local steps.
-    corrections : mapping of str to Tensor
-        What is added to the gradients of each device.
+    ``rate`` is η, or that of each device. Corrections are added to the gradients.
     """
 
     def __init__(
@@ -143,20 +135,14 @@ class _Mapping:
 class _Products:
     """A step of a chain of known operations, by batched matrix products and without autograd."""
 
-    def __init__(self, chain: list[nn.Module], model: nn.Module, layer_of: Mapping[str, int], example: Tensor) -> None:
-        name_of = {id(value): name for name, value in model.named_parameters()}
-        self.images = any(isinstance(module, nn.Conv2d | nn.MaxPool2d) for module in chain)
-        self.operations = [STACK_OPERATIONS[type(module)](module) for module in chain]
-        self.names = [[name_of[id(p)] for p in module.parameters(recurse=False)] for module in chain]
-        # An operation without parameters goes back for the devices that deliver the layer before it.
-        self.layers: list[int] = []
-        for names in self.names:
-            self.layers.append(layer_of[names[0]] if names else self.layers[-1] if self.layers else -1)
-        self.minus_one = torch.empty(1, 0)
+    def __init__(self, chain: list[Link], example: Tensor) -> None:
+        self.chain, self.loss = chain, SoftmaxLoss()
+        self.images = any(isinstance(link.module, nn.Conv2d | nn.MaxPool2d) for link in chain)
+        self.operations = [STACK_OPERATIONS[type(link.module)](link.module) for link in chain]
         self.row_bytes = 0.0
         x = example[:1]
         with torch.no_grad():
-            for module in chain:
+            for module, *_ in chain:
                 copies = math.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1
                 self.row_bytes += x.nbytes * copies
                 x = module(x.clone())
@@ -172,19 +158,14 @@ class _Products:
         x = x.flatten(2)
         if self.images:
             x = x.transpose(1, 2).contiguous().view(n, *shape, -1)
-        given = [[first(stack.weights[name], n) for name in names] for names in self.names]
+        given = [[first(stack.weights[name], n) for name in link.names] for link in self.chain]
         for operation, values in zip(self.operations, given, strict=True):
             x = operation.forward(x, *values)
-        # With classes first and rows last in memory, the loss takes a third of the time.
-        share, labels = row_weight.flatten(), y.view(1, -1)
-        log_p = torch.log_softmax(x.flatten(0, 1).t(), 0)
-        loss = -torch.mv(log_p.gather(0, labels), share)
-        if self.minus_one.shape[1] < labels.shape[1]:
-            self.minus_one = -torch.ones_like(share)[None]
-        delta = log_p.exp_().scatter_add_(0, labels, self.minus_one).mul_(share).t().view(n, -1, log_p.shape[0])
+        minus_loss, delta = self.loss(x.flatten(0, 1), y.view(1, -1), row_weight.flatten())
+        delta = delta.view(n, -1, delta.shape[1])
         for k in reversed(range(len(self.operations))):
-            operation, names = self.operations[k], self.names[k]
-            below = reach[self.layers[k - 1]] if k and self.layers[k - 1] >= 0 else 0
+            operation, names = self.operations[k], self.chain[k].names
+            below = reach[self.chain[k - 1].layer] if k and self.chain[k - 1].layer >= 0 else 0
             lower = operation.input_grad(first(delta, below), *given[k][:1]) if below else None
             if names:  # weights move when the gradient has passed them
                 stack.move_along(names[0], *operation.factors(delta))
@@ -194,7 +175,7 @@ class _Products:
             if lower is None:
                 break
             delta = lower
-        return loss
+        return -minus_loss
 
 
 class Stacked(Engine):
@@ -210,7 +191,7 @@ class Stacked(Engine):
         if chain is None:
             self.walk = _Mapping(model, self.layer_of)
         else:
-            self.walk = _Products(chain, model, self.layer_of, samples.x)
+            self.walk = _Products(chain, samples.x)
 
     def run(self, work: RoundWork) -> Change:
         """Do the local work of a round and merge it."""
@@ -237,11 +218,10 @@ class Stacked(Engine):
         losses = 0.0
         for some in np.array_split(chosen, min(parts, chosen.size)):
             deepest = some[np.argsort(-work.progress.z[some], kind="stable")]
-            start = {}
-            for name, p in self.parameters.items():
-                start[name] = (
-                    p.detach().expand(some.size, *p.shape) if starts is None else torch.stack(starts(name, deepest))
-                )
+            start = {
+                name: p.detach().expand(some.size, *p.shape) if starts is None else torch.stack(starts(name, deepest))
+                for name, p in self.parameters.items()
+            }
             losses += self._chunk(work.only(deepest), rates[deepest], start, total)
         if self.controls is not None:
             self.controls.close()
@@ -290,10 +270,10 @@ class Stacked(Engine):
         }
 
 
-def stackable_chain(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[nn.Module] | None:
+def stackable_chain(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[Link] | None:
     """Return the model as a chain of operations that :mod:`adelfl.training.stack_ops` has, or None if it is not one."""
     chain = chain_of(model, layers, example)
-    return chain if chain is not None and all(map(is_stackable, chain)) else None
+    return chain if chain is not None and all(is_stackable(link.module) for link in chain) else None
 
 
 def pays(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> bool:

@@ -9,8 +9,9 @@ one scale.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,15 +36,9 @@ class Scaler(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A narrower copy of a model, and its place in the full one.
+    """A narrower copy of a model, whose parameters and buffers have the names of the full model's.
 
-    Attributes
-    ----------
-    model : nn.Sequential
-        The copy. Its parameters and buffers have the names of the full model's.
-    slices : dict of str to tuple of slice
-        For every parameter and buffer, slices from 0 on, such that ``full[name][slices[name]]`` has the shape of the
-        submodel's.
+    ``full[name][slices[name]]`` is the part of a parameter or buffer that the submodel has.
     """
 
     model: nn.Sequential
@@ -53,38 +48,33 @@ class Submodel:
 def shrink(model: nn.Module, width: float) -> Submodel:
     """Make a submodel that keeps the first ⌈width·n⌉ of the n units or channels of every hidden layer.
 
+    It has the modes of the model, the first values of its parameters and buffers, and a :class:`Scaler` after every
+    Linear and Conv2d but the last. Groups of a GroupNorm keep their size where that divides the channels that are left,
+    so that they hold the same channels as in the full model.
+
     Parameters
     ----------
     model : nn.Module
         Nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and Dropout, such
-        as mlp, cnn and vgg of :func:`~adelfl.training.models.build_model`. It is not changed.
+        as mlp, cnn and vgg of :func:`~adelfl.training.models.build_model`; any other is a ConfigError. It is not
+        changed.
     width : float
         In (0, 1]. At 1 the submodel is the same function as the model.
-
-    Returns
-    -------
-    Submodel
-        With the sliced values of the model's parameters and buffers, its training modes, and a :class:`Scaler` after
-        every Linear and Conv2d but the last. Groups of a GroupNorm keep their size where that divides the channels
-        that are left, so that they hold the same channels as in the full model.
-
-    Raises
-    ------
-    ConfigError
-        If the width is out of range or the model is not made of these modules.
     """
     if not (isinstance(width, int | float) and 0 < width <= 1):
         raise ConfigError(f"width of a submodel must be more than 0 and at most 1, not {width!r}")
     if type(model) is not nn.Sequential:
         raise _refusal("", model, "only nested nn.Sequential models can be")
-    weighted = [name for name, module in _leaves(model, "") if isinstance(module, nn.Linear | nn.Conv2d)]
+    weighted = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     if not weighted:
         raise _refusal("", model, "it has neither Linear nor Conv2d")
     once = {name for name, _ in model.named_parameters()}
     if twice := [name for name, _ in model.named_parameters(remove_duplicate=False) if name not in once]:
         raise _refusal("", model, f"it uses one weight in two places, the second being {twice[0]}")
-    walk = _Walk(float(width), last=weighted[-1])
-    return Submodel(walk.sequential(model, ""), walk.slices)
+    copied = copy.deepcopy(model)
+    walk = _Walk(float(width), weighted[-1])
+    walk.narrow(copied, "")
+    return Submodel(copied, walk.slices)
 
 
 @torch.no_grad()
@@ -94,21 +84,8 @@ def load(submodel: Submodel, full: Mapping[str, Tensor]) -> None:
         value.copy_(full[name][submodel.slices[name]])
 
 
-def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    # named_children() would leave out the second of two places of one module, such as a shared ReLU.
-    return [(key, child) for key, child in module._modules.items() if child is not None]
-
-
-def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is nn.Sequential:
-        for key, child in _children(module):
-            yield from _leaves(child, f"{name}.{key}" if name else key)
-    else:
-        yield name, module
-
-
 class _Walk:
-    """A walk from input to output that tracks how much of the current activation is kept."""
+    """A walk from input to output that cuts modules, and tracks how much of the current activation is kept."""
 
     def __init__(self, width: float, last: str) -> None:
         self.width = width
@@ -120,23 +97,25 @@ class _Walk:
         self.flat: bool | None = None
         """Whether the activation is a vector per sample; None where the input may be either."""
 
-    def sequential(self, module: nn.Sequential, name: str) -> nn.Sequential:
-        copied = nn.Sequential()
-        copied.training = module.training
-        for key, child in _children(module):
-            path = f"{name}.{key}" if name else key
-            if type(child) is nn.Sequential:
-                copied.add_module(key, self.sequential(child, path))
+    def narrow(self, model: nn.Sequential, prefix: str) -> None:
+        """Cut the modules of a sequence in place."""
+        for key, module in list(model._modules.items()):
+            assert module is not None
+            name = f"{prefix}{key}"
+            # All modules move to the end one by one, so that scalers come in between under names of their own.
+            del model._modules[key]
+            model.add_module(key, module)
+            if type(module) is nn.Sequential:
+                self.narrow(module, f"{name}.")
                 continue
-            copied.add_module(key, self.leaf(child, path))
-            if isinstance(child, nn.Linear | nn.Conv2d) and path != self.last:
-                # A child of its own name, so that no name after it moves.
+            self.cut(module, name, self.sizes(module, name))
+            if isinstance(module, nn.Linear | nn.Conv2d) and name != self.last:
                 scaler = Scaler(self.width)
-                scaler.training = module.training
-                copied.add_module(f"{key}_scaler", scaler)
-        return copied
+                scaler.training = model.training
+                model.add_module(f"{key}_scaler", scaler)
 
-    def leaf(self, module: nn.Module, name: str) -> nn.Module:
+    def sizes(self, module: Any, name: str) -> tuple[int, ...]:  # noqa: ANN401 - any of some classes
+        """Set the sizes of a module, and return those of its tensors: outputs, and inputs if it has a matrix."""
         if type(module) in (nn.Conv2d, nn.Linear):
             dense = type(module) is nn.Linear
             if dense and self.flat is False:
@@ -145,27 +124,29 @@ class _Walk:
                 raise _refusal(name, module, "a convolution must come before all Flatten and Linear, and have groups=1")
             self.flat = dense
             kind = "features" if dense else "channels"
-            kept = self.entering(getattr(module, f"in_{kind}"), name, module)
-            out = self.leaving(getattr(module, f"out_{kind}"), name)
-            return self.narrow(module, name, out, kept, **{f"in_{kind}": kept, f"out_{kind}": out})
+            inputs = self.entering(getattr(module, f"in_{kind}"), name, module)
+            self.full = getattr(module, f"out_{kind}")
+            self.kept = self.full if name == self.last else narrowed(self.full, self.width)
+            setattr(module, f"in_{kind}", inputs)
+            setattr(module, f"out_{kind}", self.kept)
+            return self.kept, inputs
         if type(module) is nn.GroupNorm:
-            kept = self.entering(module.num_channels, name, module)
-            groups = _groups(module.num_groups, module.num_channels, kept)
-            return self.narrow(module, name, kept, num_channels=kept, num_groups=groups)
+            size = module.num_channels // module.num_groups
+            module.num_channels = kept = self.entering(module.num_channels, name, module)
+            # Groups of the same size if that divides the channels, or of about that.
+            module.num_groups = max(n for n in range(1, max(1, kept // size) + 1) if kept % n == 0)
+            return (kept,)
         if type(module) is nn.BatchNorm2d:
-            kept = self.entering(module.num_features, name, module)
-            return self.narrow(module, name, kept, num_features=kept)
+            module.num_features = self.entering(module.num_features, name, module)
+            return (module.num_features,)
         if type(module) is nn.Flatten:
             if (module.start_dim, module.end_dim) != (1, -1):
                 raise _refusal(name, module, "a Flatten must have start_dim=1 and end_dim=-1")
             self.flat = True
         elif type(module) not in (nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Dropout2d):
-            raise _refusal(
-                name,
-                module,
-                "only Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and Dropout can be narrowed",
-            )
-        return copy.deepcopy(module)
+            known = "Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and Dropout"
+            raise _refusal(name, module, f"only {known} can be narrowed")
+        return ()
 
     def entering(self, size: int, name: str, module: nn.Module) -> int:
         """Return how many of a module's ``size`` inputs are kept."""
@@ -178,31 +159,14 @@ class _Walk:
         self.full, self.kept = size, self.kept * factor
         return self.kept
 
-    def leaving(self, size: int, name: str) -> int:
-        """Return how many of a Linear's or Conv2d's ``size`` outputs are kept."""
-        self.full, self.kept = size, size if name == self.last else narrowed(size, self.width)
-        return self.kept
-
-    def narrow(self, module: nn.Module, name: str, out: int, kept: int = 0, **attributes: int) -> nn.Module:
-        """Copy a module with its tensors cut to ``out`` rows and ``kept`` columns."""
-        copied = copy.deepcopy(module)
-        for key, value in attributes.items():
-            setattr(copied, key, value)
+    def cut(self, module: nn.Module, name: str, sizes: tuple[int, ...]) -> None:
+        """Cut the tensors of a module to sizes; those of a kernel stay whole."""
         for key, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-            sizes = (out, kept, *tensor.shape[2:])[: tensor.ndim]
-            where = tuple(slice(0, size) for size in sizes)
-            part = tensor.detach()[where].clone()
+            where = tuple(slice(0, size) for size in (*sizes, *tensor.shape[2:])[: tensor.ndim])
             self.slices[f"{name}.{key}"] = where
-            if isinstance(tensor, nn.Parameter):
-                part = nn.Parameter(part, requires_grad=tensor.requires_grad)
-            setattr(copied, key, part)
-        return copied
-
-
-def _groups(groups: int, channels: int, kept: int) -> int:
-    """Return the number of groups for ``kept`` channels: of the same size if that divides them, or of about that."""
-    size = channels // groups
-    return max(n for n in range(1, max(1, kept // size) + 1) if kept % n == 0)
+            part = tensor.detach()[where].clone()
+            parameter = isinstance(tensor, nn.Parameter)
+            setattr(module, key, nn.Parameter(part, tensor.requires_grad) if parameter else part)
 
 
 def _refusal(name: str, module: nn.Module, why: str) -> ConfigError:

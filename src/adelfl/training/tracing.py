@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -17,55 +16,6 @@ _RELU = {functional.relu, torch.relu, torch.relu_, "relu", "relu_"}
 _POOL = {functional.max_pool2d, torch.max_pool2d}
 _RESHAPE = {torch.flatten, torch.reshape, "flatten", "reshape", "view"}
 _LOG_SOFTMAX = {functional.log_softmax, torch.log_softmax, "log_softmax"}
-
-
-class _NoChain(Exception):
-    """The module is not a chain of known operations."""
-
-
-class _Reader(fx.Interpreter):
-    """Runs a trace on some samples, and lists its operations as modules."""
-
-    def __init__(self, traced: fx.GraphModule, model: nn.Module, samples: int) -> None:
-        super().__init__(traced)
-        self.model, self.samples = model, samples
-        self.chain: list[nn.Module] = []
-        self.last: fx.Node | None = None
-
-    def run_node(self, n: fx.Node) -> Any:  # noqa: ANN401 - as in torch
-        value = super().run_node(n)
-        if n.op == "placeholder":
-            self.last = self.last or n
-        elif n.op == "output":
-            if n.args[0] is not self.last:
-                raise _NoChain
-        elif isinstance(value, Tensor):
-            self._follow(n, value)
-        return value
-
-    def _follow(self, n: fx.Node, value: Tensor) -> None:
-        before = self.env[self.last] if self.last is not None else None
-        if n.op == "get_attr" or not n.args or n.args[0] is not self.last or not isinstance(before, Tensor):
-            raise _NoChain
-        if sum(isinstance(self.env.get(node), Tensor) for node in n.all_input_nodes) != 1:
-            raise _NoChain
-        self.last = n
-        if n.op == "call_module":
-            self.chain.append(self.model.get_submodule(str(n.target)))
-        elif n.target in _RELU:
-            self.chain.append(nn.ReLU())
-        elif n.target in _POOL and len(n.args) <= 5:  # further arguments have another order in the module
-            self.chain.append(nn.MaxPool2d(*n.args[1:], **n.kwargs))  # type: ignore[arg-type]
-        elif n.target in _RESHAPE and value.shape == (self.samples, before[0].numel()):
-            self.chain.append(nn.Flatten())
-        elif n.target in _LOG_SOFTMAX and value.dim() == 2 and {*n.args[1:2], n.kwargs.get("dim")} <= {1, -1, None}:
-            self.chain.append(_LogSoftmax())
-        else:
-            raise _NoChain
-
-
-class _LogSoftmax(nn.Module):
-    """A log-softmax before the loss, whose own log-softmax makes it redundant; elsewhere it is not supported."""
 
 
 def traced_chain(model: nn.Module, example: Tensor) -> list[nn.Module] | None:
@@ -78,11 +28,52 @@ def traced_chain(model: nn.Module, example: Tensor) -> list[nn.Module] | None:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # A copy, since what forward keeps in attributes would be left there as a symbol.
-            reader = _Reader(fx.symbolic_trace(deepcopy(model)), model, len(samples))
-            reader.run(samples)
+            traced = fx.symbolic_trace(deepcopy(model))
+            run = fx.Interpreter(traced, garbage_collect_values=False)
+            run.run(samples)
+            return _modules_of(traced, run, model)
     except Exception:  # anything that tracing may raise in a user's model
         return None
-    chain = reader.chain
+
+
+def _modules_of(traced: fx.GraphModule, run: fx.Interpreter, model: nn.Module) -> list[nn.Module] | None:
+    tensors = {node: value for node, value in run.env.items() if isinstance(value, Tensor)}
+    chain: list[nn.Module] = []
+    last: fx.Node | None = None
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            last = last or node
+        elif node.op == "output":
+            if node.args[0] is not last:
+                return None
+        elif node in tensors:
+            # Each operation must take the result of the one before it, first and alone.
+            if last not in tensors or node.args[:1] != (last,) or {*node.all_input_nodes} & tensors.keys() != {last}:
+                return None
+            module = _module_of(node, model, tensors[last], tensors[node])
+            if module is None:
+                return None
+            chain.append(module)
+            last = node
     if chain and isinstance(chain[-1], _LogSoftmax):  # the loss has one of its own
         chain.pop()
     return chain
+
+
+def _module_of(node: fx.Node, model: nn.Module, before: Tensor, value: Tensor) -> nn.Module | None:
+    """Return a module that does what a node does; None if there is none."""
+    if node.op == "call_module":
+        return model.get_submodule(str(node.target))
+    if node.target in _RELU:
+        return nn.ReLU()
+    if node.target in _POOL and len(node.args) <= 5:  # further arguments have another order in the module
+        return nn.MaxPool2d(*node.args[1:], **node.kwargs)  # type: ignore[arg-type]
+    if node.target in _RESHAPE and value.shape == (before.shape[0], before[0].numel()):
+        return nn.Flatten()
+    if node.target in _LOG_SOFTMAX and value.dim() == 2 and {*node.args[1:2], node.kwargs.get("dim")} <= {1, -1, None}:
+        return _LogSoftmax()
+    return None
+
+
+class _LogSoftmax(nn.Module):
+    """A log-softmax before the loss, whose own log-softmax makes it redundant; elsewhere it is not supported."""

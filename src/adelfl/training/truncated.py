@@ -8,8 +8,8 @@ adds up all uses before a gradient is complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,24 +36,16 @@ Loss = Callable[[nn.Module], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """Result of a truncated pass.
-
-    Attributes
-    ----------
-    gradients : dict of str to Tensor
-        Gradients of the parameters of complete layers. A parameter that the loss does not depend on has none.
-    depth : int
-        Number of complete layers, counted from the last.
-    loss : float
-        Loss of the batch.
-    stopped : bool
-        Whether time was up before all layers were complete.
-    """
+    """Result of a truncated pass."""
 
     gradients: dict[str, Tensor] = field(repr=False)
+    """Gradients of the parameters of complete layers. A parameter that the loss does not depend on has none."""
     depth: int
+    """Number of complete layers, counted from the last."""
     loss: float
+    """Loss of the batch."""
     stopped: bool
+    """Whether time was up before all layers were complete."""
 
 
 class _TimeIsUp(Exception):
@@ -63,12 +55,8 @@ class _TimeIsUp(Exception):
 class Truncation:
     """Truncated passes through one model; a context manager, so that hooks are set once for many passes.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Every pass leaves ``grad`` of its parameters as it was.
-    layers : tuple of Layer
-        Input side first, as :func:`~adelfl.training.layers.find_layers` returns them.
+    Every pass leaves ``grad`` of the parameters as it was. Layers are as
+    :func:`~adelfl.training.layers.find_layers` returns them.
     """
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...]) -> None:
@@ -107,15 +95,21 @@ class Truncation:
         self.missing, self.looked, self.depth = [len(own) for own in self.members], False, 0
         if should_stop(len(self.layers)):
             return Partial({}, 0, value, stopped=True)
-        with _own_gradients(self.parameters.values()):
-            try:
+        before = [(p, p.grad) for p in self.parameters.values()]
+        try:
+            for p, _ in before:
+                p.grad = None
+            with suppress(_TimeIsUp):
                 loss.backward()  # type: ignore[no-untyped-call]
                 # What is still missing was not reached at all: the loss does not depend on it.
                 self.missing = [0] * len(self.layers)
                 self._advance()
-            except _TimeIsUp:
-                pass
-            return Partial(self._collect(), self.depth, value, stopped=self.depth < len(self.layers))
+            done = [name for layer in self.layers[len(self.layers) - self.depth :] for name in layer.parameters]
+            gradients = {name: grad for name in done if (grad := self.parameters[name].grad) is not None}
+            return Partial(gradients, self.depth, value, stopped=self.depth < len(self.layers))
+        finally:
+            for p, grad in before:
+                p.grad = grad
 
     def _complete(self, parameter: Tensor) -> None:
         l = self.home[id(parameter)]
@@ -139,29 +133,11 @@ class Truncation:
             if answer:
                 raise _TimeIsUp
 
-    def _collect(self) -> dict[str, Tensor]:
-        done = self.layers[len(self.layers) - self.depth :]
-        gradients = {name: self.parameters[name].grad for layer in done for name in layer.parameters}
-        return {name: grad for name, grad in gradients.items() if grad is not None}
-
 
 def backward(loss: Tensor, model: nn.Module, layers: tuple[Layer, ...], should_stop: ShouldStop) -> Partial:
     """Backpropagate from a loss until time is up: one pass of a :class:`Truncation`."""
     with Truncation(model, layers) as truncation:
         return truncation.backward(loss, should_stop)
-
-
-@contextmanager
-def _own_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Begin a backward pass without gradients, and restore the caller's afterwards."""
-    before = [(p, p.grad) for p in parameters]
-    for p, _ in before:
-        p.grad = None
-    try:
-        yield
-    finally:
-        for p, grad in before:
-            p.grad = grad
 
 
 def check_truncation(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, ClassVar
@@ -15,26 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from adelfl.array_types import Bools, Floats
+from adelfl.array_types import Ints as Ints
 from adelfl.runtime.backend import Change as Change
 from adelfl.runtime.codec import Uploads
 from adelfl.runtime.controls import Controls
 from adelfl.strategies.rounds import Progress
 from adelfl.training.layers import Layer
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
 _CACHED_BYTES = 16 << 20  # samples of this size stay in the processor's cache
 
 
 class Samples:
-    """All training samples, as a matrix: selecting its rows takes a third of the time that a stack of images takes.
+    """All training samples: inputs (N, ...) and labels (N,).
 
-    Parameters
-    ----------
-    x, y : Tensor
-        Inputs (N, ...) and labels (N,).
+    Inputs are kept as a matrix. Selecting its rows takes a third of the time that a stack of images takes.
     """
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
@@ -101,7 +97,7 @@ class _Bytes:
     step: float
 
     last: ClassVar[tuple[Tensor, _Bytes | None]] = torch.empty(0), None
-    """Of the last samples, known by their rows' checksums; another run on the same data finds it again."""
+    """Checksums of the rows of the last samples, and their copy, which another run on the same data uses again."""
 
     @classmethod
     @torch.no_grad()
@@ -124,42 +120,28 @@ class _Bytes:
 
 @dataclass(frozen=True, eq=False)
 class RoundWork:
-    """Local work of the devices of a round.
-
-    Attributes
-    ----------
-    rows : tuple of ndarray of int
-        For each local iteration, the training samples of all devices one after another, shape (Σ S_u,).
-    sizes : ndarray of int, shape (U,)
-        S_u.
-    A : ndarray, shape (U, L)
-        Weights of the merge.
-    progress : Progress
-        How many layers each device completes.
-    eta : float
-        Learning rate.
-    width : ndarray, shape (U,), or None
-        HeteroFL's widths.
-    mask_seeds : ndarray of int, shape (U,), or None
-        Seeds of the random numbers that the model draws on each device (dropout); None leaves torch's generators alone.
-    senders : ndarray of int, shape (U, 2), or None
-        Numbers of each task and its device, for a lossy codec and for control variates.
-    proximal : float
-        μ of the proximal term μ (w_u − w), which is added to gradients.
-    controls : ndarray, shape (U,), or None
-        How much a change of each device's control variate moves the server's; None without control variates.
-    """
+    """Local work of the devices of a round."""
 
     rows: tuple[Ints, ...]
+    """For each local iteration, the training samples of all devices one after another, shape (Σ S_u,)."""
     sizes: Ints
+    """S_u, shape (U,)."""
     A: Floats
+    """Weights of the merge, shape (U, L)."""
     progress: Progress
+    """Layers that each device completes."""
     eta: float
+    """Learning rate."""
     width: Floats | None = None
+    """HeteroFL's widths, shape (U,)."""
     mask_seeds: Ints | None = None
+    """Seeds of what the model draws on each device (dropout), shape (U,); None leaves torch's generators alone."""
     senders: Ints | None = None
+    """Numbers of each task and its device, for a lossy codec and for control variates, shape (U, 2)."""
     proximal: float = 0.0
+    """μ of the proximal term μ (w_u − w), which is added to gradients."""
     controls: Floats | None = None
+    """How much a change of each device's control variate moves the server's, shape (U,); None without them."""
 
     @cached_property
     def contributes(self) -> Bools:
@@ -189,14 +171,14 @@ class RoundWork:
         take = np.arange(ends[-1] if ends.size else 0) + np.repeat(self.starts[chosen] - (ends - sizes), sizes)
         p = self.progress
         steps = p.local_iterations if isinstance(p.local_iterations, int) else p.local_iterations[chosen]
-        progress = Progress(p.z[chosen], p.layers, steps, batch=sizes)
-        own: dict[str, Any] = {key: None if value is None else value[chosen] for key, value in self._per_device.items()}
-        rows = tuple(rows[take] for rows in self.rows)
-        return RoundWork(rows, progress=progress, eta=self.eta, proximal=self.proximal, **own)
+        progress = Progress(p.z[chosen], p.layers, steps)
+        own: dict[str, Any] = {key: value[chosen] for key, value in self._per_device().items()}
+        return replace(self, rows=tuple(rows[take] for rows in self.rows), progress=progress, **own)
 
-    @property
-    def _per_device(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in ("sizes", "A", "width", "mask_seeds", "senders", "controls")}
+    def _per_device(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays with one entry for each device."""
+        keys = ("sizes", "A", "width", "mask_seeds", "senders", "controls")
+        return {key: value for key in keys if (value := getattr(self, key)) is not None}
 
 
 def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
@@ -205,16 +187,12 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
     if len(parts) == 1:
         return first
     z = np.concatenate([w.progress.z for w in parts])
-    own: dict[str, Any] = {
-        key: None if value is None else np.concatenate([getattr(w, key) for w in parts])
-        for key, value in first._per_device.items()
-    }
     steps = np.concatenate([np.broadcast_to(w.progress.local_iterations, w.sizes.shape) for w in parts])
+    own: dict[str, Any] = {key: np.concatenate([getattr(w, key) for w in parts]) for key in first._per_device()}
     most = max(len(w.rows) for w in parts)
     padded = [w.rows + (most - len(w.rows)) * w.rows[:1] for w in parts]  # rows of steps that no device does
     rows = tuple(np.concatenate(same) for same in zip(*padded, strict=True))
-    progress = Progress(z, first.progress.layers, steps)
-    return RoundWork(rows, progress=progress, eta=first.eta, proximal=first.proximal, **own)
+    return replace(first, rows=rows, progress=Progress(z, first.progress.layers, steps), **own)
 
 
 NOTHING = Change({})
@@ -224,20 +202,8 @@ NOTHING = Change({})
 class Engine(ABC):
     """Computes what the devices of a round would send, merged; reads the model's weights and does not change them.
 
-    Parameters
-    ----------
-    model : nn.Module
-        On the same device as the samples.
-    layers : tuple of Layer
-        Its layers, input side first.
-    samples : Samples
-        All training samples and labels.
-    weight_decay, momentum : float
-        Of the local steps.
-    uploads : Uploads, optional
-        A lossy codec through which the update of each device goes.
-    controls : Controls, optional
-        Control variates of the devices.
+    Weight decay and momentum are those of the local steps. ``uploads`` is a lossy codec, through which the update of
+    each device goes, and ``controls`` holds the control variates of the devices.
     """
 
     name: str
@@ -266,7 +232,6 @@ class Engine(ABC):
         """Do what can be done before the round's weights are known; calling the result does the rest."""
         return partial(self.run, work)
 
-    @torch.no_grad()
     def run_apart(self, works: Sequence[RoundWork], starts: Sequence[Mapping[str, Tensor]]) -> Change:
         """Do local work that starts from other weights than the model's, and merge it; ``works[i]`` from ``starts[i]``.
 
@@ -276,24 +241,32 @@ class Engine(ABC):
         for k, work in enumerate(works):
             if work.contributes.any():
                 groups.setdefault((id(starts[k]), work.eta, work.proximal), []).append(k)
-        now = {name: p.clone() for name, p in self.parameters.items()}
         total: dict[str, Tensor] = {}
         losses, devices = 0.0, 0
-        try:
-            for alike in groups.values():
-                for name, p in self.parameters.items():
-                    p.copy_(starts[alike[0]][name])
-                joined = joined_work([works[k] for k in alike])
-                with torch.enable_grad():
-                    change = self.run(joined)
-                number = int(joined.contributes.sum())
-                losses, devices = losses + change.loss * number, devices + number
-                for name, step in change.parameters.items():
-                    total[name] = total[name] + step if name in total else step
-        finally:
-            for name, p in self.parameters.items():
-                p.copy_(now[name])
+        for alike in groups.values():
+            joined = joined_work([works[k] for k in alike])
+            with with_weights(self.parameters, starts[alike[0]]), torch.enable_grad():
+                change = self.run(joined)
+            number = int(joined.contributes.sum())
+            losses, devices = losses + change.loss * number, devices + number
+            for name, step in change.parameters.items():
+                total[name] = total[name] + step if name in total else step
         return Change(total, {}, losses / devices) if devices else NOTHING
+
+
+@contextmanager
+def with_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give the parameters of a model other weights for a while."""
+    with torch.no_grad():
+        before = {name: p.clone() for name, p in parameters.items()}
+        for name, p in parameters.items():
+            p.copy_(weights[name])
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(before[name])
 
 
 class Stateless:
