@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -49,4 +50,4 @@ def problems(draw: st.DrawFn, max_rounds: int = 30, max_groups: int = 6) -> Prob
     layers, rounds = draw(st.integers(1, 50)), draw(st.integers(1, max_rounds))
     problem = Problem(fleet, layers, rounds, 1.0, rate, constants)
     slack = draw(st.sampled_from([1.0001, 1.01, 1.2, 2.0, 10.0, 1000.0]))
-    return problem.with_budget(slack * rounds * float(np.max(needed_deadlines(problem, fleet.size))))
+    return replace(problem, budget=slack * rounds * float(np.max(needed_deadlines(problem, fleet.size))))

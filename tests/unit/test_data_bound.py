@@ -148,7 +148,7 @@ def test_a_group_may_hold_unequal_amounts():
     setting = Problem(fleet, 3, 4, 400.0, 0.05, batch=20, samples=SIZES)
     for name in ("adel", "adel-paper"):
         strategy = find_strategy(name)(setting)
-        assert np.array_equal(strategy.orders(0, setting.everybody).batch, SIZES)
+        assert np.array_equal(strategy.orders(0, np.arange(setting.devices)).batch, SIZES)
         assert strategy.schedule.fleet.samples.tolist() == [30.0, 40.0]
 
 

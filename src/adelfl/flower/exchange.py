@@ -31,14 +31,12 @@ _CALL_SECONDS, _LEAST_CALL = 10.0, 0.5  # limits for a list of nodes
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The answer of a node to the message ``key``, so many seconds after it was sent."""
+    """The answer of a node to the message ``key``, or why there is none, so many seconds after it was sent."""
 
     key: str
     node: int
-    arrived: float
-    message: Message | None
-    error: str | None = None
-    """Why there is no content; None if there is."""
+    seconds: float
+    answer: Message | str
 
 
 @dataclass(eq=False)
@@ -130,8 +128,8 @@ class Exchange:
             key = message.metadata.reply_to_message_id
             if key in self._open:  # otherwise it answers no message of ours, or one that was answered before
                 node, at = self._open.pop(key)
-                error = f"code {message.error.code}: {message.error.reason}" if message.has_error() else None
-                replies.append(Reply(key, node, now - at, message, error))
+                error = f"code {message.error.code}: {message.error.reason}" if message.has_error() else ""
+                replies.append(Reply(key, node, now - at, error or message))
         return replies
 
     def _failed(self, group: _Group, error: Exception) -> list[Reply]:
@@ -144,7 +142,7 @@ class Exchange:
             return []
         key = group.keys[0]
         node, at = self._open.pop(key)
-        return [Reply(key, node, self.clock.now() - at, None, f"{type(error).__name__}: {error}")]
+        return [Reply(key, node, self.clock.now() - at, f"{type(error).__name__}: {error}")]
 
     def _start(self, call: Callable[[], None]) -> None:
         if self._threaded:

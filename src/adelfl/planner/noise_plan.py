@@ -18,18 +18,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.errors import InfeasibleBudgetError
 from adelfl.planner.population import Population
+from adelfl.planner.problem import Problem
+from adelfl.planner.solution import Alternative, SittingOut, Solution, short_of_data
 from adelfl.schedule import round_up
 from adelfl.theory import bound
 
-Floats = NDArray[np.float64]
-
 _LEAST_RATE, _RATES = 0.2, 14  # of the search for x
 _SHORTEST = 0.25  # of the mean: the least computing time of a round
-_GROUPS, _FINEST = 32, 4096  # groups of similar devices in a plan, and in the reference of grouping_error
+_GROUPS, _FINEST = 32, 4096  # groups of similar devices in a plan, and in the reference of _grouping_error
 _NODES = 24  # points of the integrals
 _POINTS = 9  # deadlines at which the noise of a plan is computed, and interpolated for the others
 
@@ -43,25 +43,44 @@ class NoisePlan:
     excess: float
 
 
+def plan_noise(problem: Problem, strict: bool) -> Solution:
+    """Minimise the noise; ``strict`` refuses a plan in which a device sits out."""
+    c, eta, population = problem.constants, problem.eta, Population.of(problem)
+    best = solve(population, eta, problem.budget, rho_c=c.rho_c)
+    level = solve(population, eta, problem.budget, rho_c=c.rho_c, uniform=True)
+    left = c.Delta1 * bound.initial_error_left(eta, c.rho_c)
+    longest, upload = best.T.max(), problem.fleet.upload
+    out = upload >= longest
+    sitting_out = tuple(
+        SittingOut.of(problem, i, f"its upload of {upload[i]:.4g} s outlasts the longest deadline of {longest:.4g} s")
+        for i in np.flatnonzero(out).tolist()
+    )
+    if strict and sitting_out:
+        name, reason = sitting_out[0].name, sitting_out[0].reason
+        raise InfeasibleBudgetError(f"{name} would sit out: {reason}", binding=reason, smallest_budget=None)
+    schedule = problem.schedule(best.T, best.m, out)
+    smallest = schedule.batch_sizes(int(np.argmin(best.T)))
+    single = [f"one sample: {problem.fleet.name(i)}" for i in np.flatnonzero((smallest == 1) & ~out)[:1].tolist()]
+    return Solution(
+        problem=problem,
+        schedule=schedule,
+        m=best.m,
+        bound=best.excess + left,
+        excess=best.excess,
+        uniform=Alternative(problem.uniform_deadline, float(level.m[0]), level.excess + left, level.excess),
+        binding=("budget", *single, *short_of_data(schedule)),
+        sitting_out=sitting_out,
+        grouping_error=_grouping_error(population, best),
+        objective="tight",
+    )
+
+
 def solve(population: Population, eta: Floats, budget: float, *, rho_c: float, uniform: bool = False) -> NoisePlan:
-    """Share a budget out over the rounds of a learning rate, shape (R,).
+    """Share a budget out over the rounds of a learning rate, shape (R,); ``uniform`` makes all deadlines equal.
 
     The plan that ignores the devices' data is taken if it needs no more samples than each device holds; otherwise
-    batches are cut to the data in all comparisons.
-
-    Parameters
-    ----------
-    population, eta, budget
-        Devices that take part, learning rates, and seconds.
-    rho_c : float
-        Strong convexity.
-    uniform : bool
-        Whether all deadlines are equal.
-
-    Raises
-    ------
-    InfeasibleBudgetError
-        If no upload fits into the mean deadline, or no device is expected to deliver.
+    batches are cut to the data in all comparisons. Raises InfeasibleBudgetError if no upload fits into the mean
+    deadline, or no device is expected to deliver.
     """
     check_uploads(population, eta.size, budget)
     if population.samples is not None:
@@ -120,7 +139,7 @@ def check_uploads(population: Population, rounds: int, budget: float) -> None:
     )
 
 
-def grouping_error(population: Population, plan: NoisePlan) -> float:
+def _grouping_error(population: Population, plan: NoisePlan) -> float:
     """Return the relative error of N in a round of mean length from merging devices; 0 if none were merged."""
     if population.P.size <= _GROUPS:
         return 0.0

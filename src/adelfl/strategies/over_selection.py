@@ -20,15 +20,7 @@ from adelfl.strategies.wait import Wait
 
 
 class OverSelection(Wait):
-    """Average the first K of 1.3 K devices; the work of the others is lost.
-
-    Parameters
-    ----------
-    factor : float
-        Devices that start for each one that is needed, at least 1.
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
-    """
+    """Average the first K of 1.3 K devices (``factor`` K, at least K); the work of the others is lost."""
 
     name = "over-selection"
     self_paced = True
