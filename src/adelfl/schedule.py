@@ -150,7 +150,8 @@ class Schedule:
         least that without (Maclaurin's inequality) and the same for a fleet much larger than the cohort.
         """
         if isinstance(self.latency, Exponential) and self.cohort is None:
-            return participation.p_empty(self.layers, self.rates(t), self.fleet.count)
+            p: Floats = np.exp(participation.log_p_empty(self.layers, self.rates(t), self.fleet.count))
+            return p
         missing = 1.0 - self._delivered(t)
         if self.cohort is None:
             with np.errstate(divide="ignore"):
@@ -182,7 +183,9 @@ class Schedule:
 
     def to_dict(self) -> dict[str, Any]:
         """Return values for JSON; :meth:`from_dict` is the inverse, except for the latency model."""
-        fleet = [(f.name, getattr(self.fleet, f.name)) for f in fields(self.fleet) if f.name != "names"]
+        arrays = {f.name: getattr(self.fleet, f.name) for f in fields(self.fleet) if f.name != "names"}
+        numbers = {key: values.tolist() for key, values in arrays.items() if values is not None}
+        fleet = {key: [v if math.isfinite(v) else None for v in values] for key, values in numbers.items()}
         return {
             "layers": self.layers,
             "deadlines": self.deadlines.tolist(),
@@ -190,7 +193,7 @@ class Schedule:
             "batch": self.batch,
             "cohort": self.cohort,
             "local_iterations": self.local_iterations,
-            "fleet": {"names": list(self.fleet.names)} | {k: _finite_or_none(v) for k, v in fleet if v is not None},
+            "fleet": {"names": list(self.fleet.names)} | fleet,  # JSON has no infinity
             "sits_out": self.sits_out.tolist(),
         }
 
@@ -210,11 +213,6 @@ class Schedule:
             cohort=values["cohort"],
             local_iterations=values["local_iterations"],
         )
-
-
-def _finite_or_none(values: Floats | Ints) -> list[float | None]:
-    """Return numbers for JSON, which has no infinity."""
-    return [v if math.isfinite(v) else None for v in values.tolist()]
 
 
 def round_up(value: float, digits: int = 4) -> float:

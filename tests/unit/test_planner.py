@@ -229,7 +229,7 @@ def test_a_device_left_out_raises_what_the_others_need():
     U = int(fleet.count[keep].sum())
     cost = exact_cost(problem, keep)
     assert U == cost.U < fleet.size
-    assert np.all(bound.needed_deadline(cost.P, cost.B, cost.x_min) < problem.uniform_deadline)
+    assert np.all(cost.B + cost.x_min / cost.P < problem.uniform_deadline)
 
 
 # --- cohorts and local iterations -----------------------------------------------------------------------------

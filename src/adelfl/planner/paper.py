@@ -18,7 +18,7 @@ from adelfl.planner.problem import Problem
 from adelfl.planner.solution import Alternative, Method, SittingOut, Solution, short_of_data
 from adelfl.schedule import round_up
 from adelfl.theory import bound
-from adelfl.theory.bound import RoundCost, needed_deadline
+from adelfl.theory.bound import RoundCost
 from adelfl.theory.participation import P_EMPTY_LIMIT, p_empty_bound, smallest_rate
 
 _MOST_TERMS = 50_000_000  # of Theorem 1's bound, one for each round and layer
@@ -89,18 +89,14 @@ def exact_cost(problem: Problem, keep: Bools) -> RoundCost:
 
 
 def needed_deadlines(problem: Problem, devices: int) -> Floats:
-    """Return the deadline that each group needs when this many devices take part."""
-    x_min = smallest_rate(problem.layers, problem.cohort_of(devices))
-    return needed_deadline(problem.speed, problem.fleet.upload, x_min)
+    """Return B_u + x_min/P_u of each group, which the mean deadline must exceed when this many devices take part."""
+    return problem.fleet.upload + smallest_rate(problem.layers, problem.cohort_of(devices)) / problem.speed
 
 
 def admit(problem: Problem, *, strict: bool = False) -> tuple[Bools, tuple[SittingOut, ...]]:
     """Return the mask of the groups that take part in the plan, and a description of the others.
 
-    Raises
-    ------
-    InfeasibleBudgetError
-        If no plan exists, or ``strict`` and some device would sit out; it names what binds and a budget that works.
+    The error, if no plan exists or a strict one would leave a device out, names what binds and a budget that works.
     """
     keep, needed = _admitted(problem, problem.uniform_deadline)
     if keep.all():

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.latency import Exponential, LatencyModel, delivery_of, for_plans
 from adelfl.planner.problem import Problem
 from adelfl.theory.gradient_stats import GradientStats
-from adelfl.theory.round_noise import precision, round_noise
-
-Floats = NDArray[np.float64]
+from adelfl.theory.round_noise import memory, precision, round_noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +47,7 @@ class Population:
             chance=np.full(problem.fleet.groups, share),
             layers=problem.layers,
             spread=problem.spread,
-            memory=problem.memory,
+            memory=memory(problem.eta, problem.constants.rho_c),
             latency=for_plans(problem.latency),
             samples=problem.fleet.samples,
             overhead=problem.fleet.overhead_of(),
@@ -105,10 +103,8 @@ class Population:
         S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5 - self.overhead)
         if self.samples is not None:
             S = np.minimum(S, self.samples)
-        pi = (
-            delivery_of(self.latency, (S + self.overhead) / self.P, self.B, T_, self.layers)
-            * (self.chance * fits)[..., None]
-        )
+        delivered = delivery_of(self.latency, (S + self.overhead) / self.P, self.B, T_, self.layers)
+        pi = delivered * (self.chance * fits)[..., None]
         v = precision(S, self.spread, self.memory)
         total = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
         return np.where(np.isfinite(total) & fits.any(axis=-1), total, np.inf)

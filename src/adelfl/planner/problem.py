@@ -18,7 +18,6 @@ from adelfl.latency import Exponential, LatencyModel, for_plans, of_fleet
 from adelfl.learning_rate import InverseDecay, LearningRate, as_learning_rate
 from adelfl.schedule import MAX_COUNT, Schedule
 from adelfl.theory.gradient_stats import GradientStats
-from adelfl.theory.round_noise import memory
 
 MAX_ROUNDS, MAX_LAYERS = 1_000_000, 1000
 MIN_BUDGET, MIN_RUN_BUDGET, MAX_BUDGET = 1e-30, 1e-9, 1e15
@@ -169,11 +168,6 @@ class Problem:
     def eta_of(self, rounds: int) -> Floats:
         """Return η_t for another number of rounds, shape (rounds,)."""
         return as_learning_rate(self.learning_rate).values(rounds)
-
-    @cached_property
-    def memory(self) -> float:
-        """Rounds over which a lasting bias adds up."""
-        return memory(self.eta, self.constants.rho_c)
 
     @cached_property
     def spread(self) -> GradientStats:

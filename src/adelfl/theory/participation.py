@@ -82,12 +82,6 @@ def log_p_empty(L: int, rate: ArrayLike, count: ArrayLike = 1) -> Floats:
     return total[..., ::-1]
 
 
-def p_empty(L: int, rate: ArrayLike, count: ArrayLike = 1) -> Floats:
-    """Return the exact p^l, the exponential of :func:`log_p_empty`."""
-    p: Floats = np.exp(log_p_empty(L, rate, count))
-    return p
-
-
 def p_empty_bound(L: int, x: ArrayLike, U: int) -> Floats:
     """Return Lemma 1's bound on p_t^l, Q(L+1−l, x)^U with x = T_t/m, shape x.shape + (L,)."""
     log_Q, _ = survival(L, x)
@@ -95,9 +89,9 @@ def p_empty_bound(L: int, x: ArrayLike, U: int) -> Floats:
     return p
 
 
-def smallest_rate(L: int, U: int, p_limit: float = P_EMPTY_LIMIT) -> float:
-    """Return x with Q(L, x)^U = p_limit, the smallest rate for which Lemma 3 holds."""
-    log_Q = math.log(p_limit) / U
+def smallest_rate(L: int, U: int) -> float:
+    """Return x with Q(L, x)^U = 0.2, the smallest rate for which Lemma 3 holds."""
+    log_Q = math.log(P_EMPTY_LIMIT) / U
     if log_Q < -math.log(2.0):
         return float(special.gammainccinv(L, math.exp(log_Q)))
     return float(special.gammaincinv(L, -math.expm1(log_Q)))
@@ -111,9 +105,9 @@ def expected_depth(L: int, rate: ArrayLike) -> Floats:
     return depth
 
 
-def starving_depth(L: int, U: int, p_limit: float = P_EMPTY_LIMIT) -> float:
+def starving_depth(L: int, U: int) -> float:
     """Return the mean depth, as a share of L, below which U devices of one rate leave layer 1 empty too often."""
-    return float(expected_depth(L, smallest_rate(L, U, p_limit)) / L)
+    return float(expected_depth(L, smallest_rate(L, U)) / L)
 
 
 def mean_depth(
