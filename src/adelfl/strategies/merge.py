@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from adelfl.planner import Problem
-from adelfl.strategies.rounds import Bools, Floats, Progress, RoundStrategy, Weigh
+from adelfl.strategies.rounds import Bools, Floats, Ints, Progress, RoundStrategy, Weigh
 from adelfl.theory import round_noise
 from adelfl.theory.gradient_stats import GradientStats
 
@@ -26,7 +26,7 @@ def weighed(counts: Floats | Bools, progress: Progress) -> Floats:
     return np.asarray(counts * relative.reshape(-1, *([1] * (counts.ndim - 1))), dtype=np.float64)
 
 
-def normalised(weights: Floats) -> Floats:
+def normalised(weights: Floats | Ints) -> Floats:
     """Divide each layer's weights by their sum; a layer without any stays zero."""
     total = weights.sum(axis=0)
     return np.asarray(weights / np.where(total > 0, total, 1.0), dtype=np.float64)
