@@ -887,7 +887,7 @@ def test_a_layer_that_is_not_expected_in_time_is_not_begun():
     job = Job(message, model(), clock=Counted(0, 0.5, 1, 2.5, 2.6))
     for x, y in job.batches(DATA):
         job.backward(nn.functional.cross_entropy(job.model(x), y))
-    assert (job.done, job.stopped) == (1, True)
+    assert (job.report.done, job.stopped) == (1, True)
     assert job.model.third.weight.grad is not None
     assert job.model.second.weight.grad is None
 
