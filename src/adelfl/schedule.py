@@ -182,7 +182,7 @@ class Schedule:
         return replace(self, fleet=fleet, sits_out=self.sits_out[kept])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return values for JSON; :meth:`from_dict` is the inverse, except for the latency model."""
+        """Return values for JSON, without the latency model."""
         arrays = {f.name: getattr(self.fleet, f.name) for f in fields(self.fleet) if f.name != "names"}
         numbers = {key: values.tolist() for key, values in arrays.items() if values is not None}
         fleet = {key: [v if math.isfinite(v) else None for v in values] for key, values in numbers.items()}
@@ -196,23 +196,6 @@ class Schedule:
             "fleet": {"names": list(self.fleet.names)} | fleet,  # JSON has no infinity
             "sits_out": self.sits_out.tolist(),
         }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Schedule:
-        """Rebuild a schedule from :meth:`to_dict`."""
-        fleet = dict(values["fleet"])
-        if fleet.get("samples") is not None:
-            fleet["samples"] = [math.inf if held is None else held for held in fleet["samples"]]
-        return cls(
-            fleet=Fleet.of(**fleet),
-            layers=values["layers"],
-            deadlines=np.asarray(values["deadlines"], dtype=np.float64),
-            m=np.asarray(values["m"], dtype=np.float64) if isinstance(values["m"], list) else values["m"],
-            batch=values["batch"],
-            sits_out=np.asarray(values["sits_out"], dtype=bool),
-            cohort=values["cohort"],
-            local_iterations=values["local_iterations"],
-        )
 
 
 def round_up(value: float, digits: int = 4) -> float:

@@ -13,6 +13,7 @@ from adelfl.errors import ConfigError
 from adelfl.schedule import Schedule
 from adelfl.simulation import simulate
 from adelfl.strategies import Orders, find_strategy
+from support.problems import recorded_schedule
 from support.small_worlds import EVERY_STRATEGY, dataset_of, experiment_of, run, same_bits, setting_of, typed
 
 SIZES = np.array([3, 30, 8, 40, 15])
@@ -178,7 +179,7 @@ def test_files_say_how_much_data_there_is(tmp_path):
 def test_a_schedule_with_data_survives_json():
     fleet = Fleet.of([30.0, 12.0], samples=[20, np.inf])
     schedule = Schedule(fleet, 3, np.array([100.0, 50.0]), m=10.0)
-    again = Schedule.from_dict(schedule.to_dict())
+    again = recorded_schedule(schedule.to_dict())
     assert np.array_equal(again.batch_sizes(), schedule.batch_sizes())
     assert schedule.batch_sizes()[0].tolist() == [20, 120]
 

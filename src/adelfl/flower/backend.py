@@ -101,14 +101,15 @@ class OnFlower(Backend):
             return idle
         return np.sort(rng_for(self.settings.seed, "cohort", k).choice(idle, size, replace=False))
 
-    def _idle(self) -> Ints:
+    def idle_nodes(self) -> list[int]:
+        """Return the connected nodes, by Flower's numbers, that have answered everything."""
         busy = self.exchange.busy
-        return np.array(sorted(self._number(n) for n in self.exchange.nodes() if n not in busy), dtype=np.int64)
+        return [node for node in self.exchange.nodes() if node not in busy]
 
-    def _number(self, node: int) -> int:
-        if node not in self.roster:
-            self.roster.append(node)
-        return self.roster.index(node)
+    def _idle(self) -> Ints:
+        idle = self.idle_nodes()
+        self.roster += [node for node in idle if node not in self.roster]
+        return np.array(sorted(map(self.roster.index, idle)), dtype=np.int64)
 
     # -- tasks
 

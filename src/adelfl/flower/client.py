@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import default_collate
+from torch.utils.data import Dataset, default_collate
 
 from adelfl.clock import Clock, RealClock
 from adelfl.errors import ConfigError
@@ -29,17 +29,9 @@ from adelfl.flower.protocol import STATISTICS, Report, Task, is_statistic
 from adelfl.training.layers import given_layers
 from adelfl.training.truncated import Answer, Truncation, check_truncation
 
-
-class Indexable(Protocol):
-    """A dataset: a length, and a sample by its position."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, position: int, /) -> Any: ...  # noqa: ANN401
-
-
-Data = Indexable | tuple[Tensor, ...] | Iterable[Any]
-"""A dataset, or tensors of equally many rows, of which samples are drawn; anything else that can be iterated, such as a
-``DataLoader`` with ``batch_size=job.batch_size``, gives batches itself."""
+Data = Dataset[Any] | tuple[Tensor, ...] | Iterable[Any]
+"""A dataset with a length, or tensors of equally many rows, of which samples are drawn. Anything else that can be
+iterated, such as a ``DataLoader`` with ``batch_size=job.batch_size``, gives batches itself."""
 
 
 class Job:
@@ -127,7 +119,7 @@ class Job:
             if self.iterations_done == before:
                 raise ConfigError("job.backward(loss) was not called for a batch")
 
-    def _drawn(self, data: Indexable | tuple[Tensor, ...]) -> Iterator[Any]:
+    def _drawn(self, data: Any) -> Iterator[Any]:  # noqa: ANN401
         self.report.rows = rows = len(data[0]) if isinstance(data, tuple) else len(data)
         if rows == 0:
             raise ConfigError("this node has no samples")

@@ -159,13 +159,11 @@ class DeadlineStrategy(Strategy):
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    ) -> list[Message]:
         """Ask some nodes to evaluate the model."""
         if self.fraction_evaluate == 0.0:
             return []
-        exchange = self.run.backend.exchange
-        busy = exchange.busy
-        idle = [n for n in exchange.nodes() if n not in busy]
+        idle = self.run.backend.idle_nodes()
         wanted = max(self.min_evaluate_nodes, round(self.fraction_evaluate * len(idle)))
         order = rng_for(self.seed, "evaluate", server_round).permutation(len(idle))[:wanted]
         chosen = [idle[i] for i in order]  # Flower's ids have 64 bits without a sign: no array holds them all
@@ -220,15 +218,11 @@ class DeadlineStrategy(Strategy):
 
             backend = OnFlower(Exchange(grid, clock), shape, lambda: self.run.weights, message, self)
             backend.exchange.until = self.budget
-            self._run = FlowerRun(
-                strategy,
-                backend,
-                weights,
-                record,
-                self.server_step,  # type: ignore[arg-type]
-                lambda replies: average_metrics(replies, self.train_metrics_aggr_fn, self.weighted_by_key),
-                lambda number, result: self._evaluate(number, result, evaluate_fn, evaluate_config or ConfigRecord()),
-            )
+
+            def evaluate(number: int, result: Result) -> MetricRecord | None:
+                return self._evaluate(number, result, evaluate_fn, evaluate_config or ConfigRecord())
+
+            self._run = FlowerRun(strategy, backend, weights, record, self, evaluate)
             self.summary()
             return self._run.go(self.min_available_nodes, rounds)
 
@@ -273,24 +267,17 @@ class DeadlineStrategy(Strategy):
         self, number: int, result: Result, evaluate_fn: Evaluate | None, config: ConfigRecord
     ) -> MetricRecord | None:
         """Evaluate the model after a round, at nodes and on the server."""
-        if number > 0:
-            self._evaluate_at_nodes(number, result, config)
+        backend = self.run.backend
+        if number > 0 and (messages := self.configure_evaluate(number, result.arrays, config, backend.exchange.grid)):
+            seconds = self.evaluate_seconds or self.budget / self.run.strategy.rounds / 4
+            answers = backend.collect(messages, min(backend.now() + seconds, self.budget))
+            if (at_nodes := self.aggregate_evaluate(number, answers)) is not None:
+                result.evaluate_metrics_clientapp[number] = at_nodes
         metrics = None if evaluate_fn is None else evaluate_fn(number, result.arrays)
         if metrics is not None:
             log.info("\t└──> %s", dict(metrics))
             result.evaluate_metrics_serverapp[number] = metrics
         return metrics
-
-    def _evaluate_at_nodes(self, number: int, result: Result, config: ConfigRecord) -> None:
-        backend = self.run.backend
-        messages = list(self.configure_evaluate(number, result.arrays, config, backend.exchange.grid))
-        if not messages:
-            return
-        seconds = self.evaluate_seconds or self.budget / self.run.strategy.rounds / 4
-        answers = backend.collect(messages, min(backend.now() + seconds, self.budget))
-        metrics = self.aggregate_evaluate(number, answers)
-        if metrics is not None:
-            result.evaluate_metrics_clientapp[number] = metrics
 
     def _message(self, node: int, task: Task, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         full = ConfigRecord({**config, "server-round": task.round, **task.write()})

@@ -52,16 +52,9 @@ class Constants:
             _require(key, getattr(self, key), getattr(self, key) >= 0, "zero or positive")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return values for JSON; :meth:`from_dict` is the inverse."""
+        """Return values for JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spread"}
         return values | {"spread": None if self.spread is None else self.spread.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Constants:
-        """Rebuild constants from :meth:`to_dict`, before or after JSON."""
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        spread = given.pop("spread", None)
-        return cls(**given, spread=None if spread is None else GradientStats.of(**spread))
 
     @classmethod
     def from_pairs(cls, differences: ArrayLike, sizes: ArrayLike, samples: int) -> Constants:
