@@ -116,8 +116,7 @@ def test_a_plan_within_the_data_is_the_plan_without_the_bound(objective):
 
 def test_knowing_the_data_gives_a_better_plan_than_cutting_batches_afterwards():
     """Devices that are short of data set no scale for the others: the noise of what is done is lower."""
-    from adelfl.planner.noise_plan import solve
-    from adelfl.planner.population import Population
+    from adelfl.planner.noise_plan import Population, solve
 
     fleet = Fleet.of([200.0, 5.0], 0.0, [20, 20], samples=[10, 1000])
     problem = Problem(fleet, layers=3, rounds=10, budget=60.0, learning_rate=ConstantRate(0.1))

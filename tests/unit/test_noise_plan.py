@@ -8,8 +8,7 @@ from hypothesis import given, settings
 
 from adelfl import ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem, plan
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.noise_plan import grouping_error, solve
-from adelfl.planner.population import Population
+from adelfl.planner.noise_plan import Population, grouping_error, solve
 from adelfl.seeds import rng_for
 from adelfl.strategies.adel import Adel
 from adelfl.theory import bound

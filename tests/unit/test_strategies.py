@@ -16,7 +16,7 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
 from adelfl.learning_rate import InverseDecay
-from adelfl.planner.population import Population
+from adelfl.planner.noise_plan import Population
 from adelfl.records.reader import RunRecord
 from adelfl.schedule import Schedule
 from adelfl.simulation.draws import draw_rows

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from flwr.app import Message
@@ -45,7 +46,8 @@ class _Group:
 
     keys: list[str]
     sent: float
-    pulling: bool = False
+    answer: queue.Queue[list[Message] | Exception] | None = None
+    """Receives the result of a call that is under way."""
     due: float = 0.0
     """Moment of the next call."""
 
@@ -64,7 +66,6 @@ class Exchange:
         self._threaded = isinstance(clock, RealClock)
         self._open: dict[str, tuple[int, float]] = {}  # node and moment of each message without a reply
         self._groups: list[_Group] = []
-        self._pulled: queue.Queue[tuple[_Group, list[Message] | Exception]] = queue.Queue()
         self._known: list[int] = []
 
     @property
@@ -101,26 +102,20 @@ class Exchange:
 
         Replies to messages that count as lost are called for less and less often.
         """
-        now = self.clock.now()
+        now, replies = self.clock.now(), list[Reply]()
         for group in self._groups:
-            if not group.pulling and now >= group.due:
+            if group.answer is None and now >= group.due:
                 group.due = now + (_BACK_OFF * (now - group.sent) if now - group.sent > self.patience else 0.0)
-                group.pulling = True
-                self._start(lambda group=group: self._pull_group(group))  # type: ignore[misc]
-        replies: list[Reply] = []
-        while not self._pulled.empty():
-            group, messages = self._pulled.get()
-            group.pulling = False
+                group.answer = self._start(partial(self._pull, group.keys))
+        for group in [group for group in self._groups if group.answer is not None and not group.answer.empty()]:
+            messages, group.answer = group.answer.get(), None  # type: ignore[union-attr]
             replies += self._failed(group, messages) if isinstance(messages, Exception) else self._taken(messages)
             group.keys = [key for key in group.keys if key in self._open]
         self._groups = [group for group in self._groups if group.keys]
         return replies
 
-    def _pull_group(self, group: _Group) -> None:
-        try:
-            self._pulled.put((group, list(self.grid.pull_messages(group.keys))))
-        except Exception as error:
-            self._pulled.put((group, error))
+    def _pull(self, keys: list[str]) -> list[Message]:
+        return list(self.grid.pull_messages(keys))
 
     def _taken(self, messages: list[Message]) -> list[Reply]:
         now, replies = self.clock.now(), []
@@ -144,14 +139,8 @@ class Exchange:
         node, at = self._open.pop(key)
         return [Reply(key, node, self.clock.now() - at, f"{type(error).__name__}: {error}")]
 
-    def _start(self, call: Callable[[], None]) -> None:
-        if self._threaded:
-            threading.Thread(target=call, daemon=True).start()
-        else:
-            call()
-
-    def _bounded(self, call: Callable[[], Result], seconds: float) -> Result | None:
-        """Return the result of a call; None if the network fails or the call takes too long."""
+    def _start(self, call: Callable[[], Result]) -> queue.Queue[Result | Exception]:
+        """Call in a thread of its own; the queue receives the result, or the error."""
         answer: queue.Queue[Result | Exception] = queue.Queue()
 
         def work() -> None:
@@ -160,9 +149,16 @@ class Exchange:
             except Exception as error:
                 answer.put(error)
 
-        self._start(work)
+        if self._threaded:
+            threading.Thread(target=work, daemon=True).start()
+        else:
+            work()
+        return answer
+
+    def _bounded(self, call: Callable[[], Result], seconds: float) -> Result | None:
+        """Return the result of a call; None if the network fails or the call takes too long."""
         try:
-            result = answer.get(timeout=None if seconds == float("inf") else max(0.0, seconds))
+            result = self._start(call).get(timeout=None if seconds == float("inf") else max(0.0, seconds))
         except queue.Empty:
             log.warning("Flower did not answer within %.1f s", seconds)
             return None

@@ -54,16 +54,15 @@ def plan(
 
 @dataclass(frozen=True)
 class WhatIfRow:
-    """Expectations for one value: seconds, rounds, or devices left out. The others are None if there is no plan.
+    """Expectations for one value: seconds, rounds, or devices left out. They are None if there is no plan.
 
-    Compare budgets by ``excess``, and numbers of rounds or devices by ``bound``. ``depth`` is the expected share of
-    layers that a device finishes, as a mean over rounds and devices, including those that sit out.
+    Compare budgets by ``excess``, and numbers of rounds or ``served`` devices by ``bound``. ``depth`` is the expected
+    share of layers that a device finishes, as a mean over rounds and devices, including those that sit out.
     ``first_layer_empty`` is the expected share of rounds in which no device delivers the first layer.
     """
 
     value: float
     served: int | None = None
-    """Devices that the plan serves."""
     excess: float | None = None
     bound: float | None = None
     uniform_excess: float | None = None

@@ -89,9 +89,9 @@ def p_empty_bound(L: int, x: ArrayLike, U: int) -> Floats:
     return p
 
 
-def smallest_rate(L: int, U: int) -> float:
-    """Return x with Q(L, x)^U = 0.2, the smallest rate for which Lemma 3 holds."""
-    log_Q = math.log(P_EMPTY_LIMIT) / U
+def smallest_rate(L: int, U: int, p_limit: float = P_EMPTY_LIMIT) -> float:
+    """Return x with Q(L, x)^U = p_limit, the smallest rate for which Lemma 3 holds."""
+    log_Q = math.log(p_limit) / U
     if log_Q < -math.log(2.0):
         return float(special.gammainccinv(L, math.exp(log_Q)))
     return float(special.gammaincinv(L, -math.expm1(log_Q)))
