@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -837,10 +838,15 @@ def test_a_run_on_flower_is_not_resumed_by_the_simulator(tmp_path):
 # -- the client alone
 
 
+def addressed(task, weights):
+    s = DeadlineStrategy(budget=1.0)
+    s._run = SimpleNamespace(iterate=weights)
+    return s._message(1, task, ConfigRecord())
+
+
 def task_message(batch=16, iterations=1, seconds=math.inf, pace=(), number=1, layers=LAYERS):
     world = World({1: Silent(), 2: Silent()})
-    s = DeadlineStrategy(budget=1.0)
-    message = s._message(1, Task(number, batch, iterations, 0.1, seconds, layers, pace), arrays(), ConfigRecord())
+    message = addressed(Task(number, batch, iterations, 0.1, seconds, layers, pace), arrays())
     world.push_messages([message])
     return message
 
@@ -941,7 +947,7 @@ def test_a_parameter_of_two_names_must_be_sent_under_one():
     def message(names, layers):
         found = {n: Array(v.detach().numpy()) for n, v in Tied().state_dict().items() if n in names}
         task = Task(1, 16, 1, 0.1, math.inf, layers)
-        made = DeadlineStrategy(budget=1.0)._message(1, task, ArrayRecord(found), ConfigRecord())
+        made = addressed(task, ArrayRecord(found))
         World({1: Silent(), 2: Silent()}).push_messages([made])
         return made
 

@@ -64,14 +64,9 @@ class OnFlower(Backend):
     """Do tasks on the nodes of a Flower deployment, with the settings of a DeadlineStrategy."""
 
     def __init__(
-        self,
-        exchange: Exchange,
-        shape: Shape,
-        weights: Callable[[], Weights],
-        message: Callable[[int, Task], Message],
-        settings: DeadlineStrategy,
+        self, exchange: Exchange, shape: Shape, message: Callable[[int, Task], Message], settings: DeadlineStrategy
     ) -> None:
-        self.exchange, self.shape, self.weights, self.message = exchange, shape, weights, message
+        self.exchange, self.shape, self.message = exchange, shape, message
         self.settings, self.budget = settings, settings.budget
         self.clock, self.L = exchange.clock, len(shape.layers)
         self.roster: list[int] = []  # Flower's number of the node of each device
@@ -124,7 +119,7 @@ class OnFlower(Backend):
         idle = [i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy]
         last = max(now, self.budget - _LAST)
         end, latest = (min(now + factor * tasks.cutoff, last) if tasks.together else math.inf for factor in (1, _GRACE))
-        sent = _Dispatch(tasks, number, version, now, end, latest, self.weights())
+        sent = _Dispatch(tasks, number, version, now, end, latest, self.settings.run.weights)
         messages = [self.message(self.roster[tasks.devices[i]], self._task(tasks, i, version)) for i in idle]
         for key, node in self.exchange.send(messages, min(sent.end, self.budget)).items():
             i = int(np.searchsorted(tasks.devices, self.roster.index(node)))
@@ -311,7 +306,7 @@ class OnFlower(Backend):
         self.accepted = [d.message for d, _ in counting]
         if not counting:
             return Computed(None, stats, reported)
-        change = merged(counting, self.shape, self.weights(), merge.of)
+        change = merged(counting, self.shape, self.settings.run.weights, merge.of)
         if change is None:
             log.warning("the merged model would not be finite; the weights stay as they are")
             self.accepted = []

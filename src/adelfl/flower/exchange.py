@@ -58,11 +58,10 @@ class Exchange:
     patience = float("inf")
     """Seconds after which an unanswered message counts as lost, so that its node may be sent another one; twice as many
     for every further one."""
-    until = float("inf")
-    """End of the run: no call is waited for much longer."""
 
-    def __init__(self, grid: Grid, clock: Clock) -> None:
+    def __init__(self, grid: Grid, clock: Clock, until: float = float("inf")) -> None:
         self.grid, self.clock = grid, clock
+        self.until = until  # end of the run: no call is waited for much longer
         self._threaded = isinstance(clock, RealClock)
         self._open: dict[str, tuple[int, float]] = {}  # node and moment of each message without a reply
         self._groups: list[_Group] = []

@@ -45,6 +45,7 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 METHODS = tuple(name for name in BUILT_IN if name not in ("oracle", "clairvoyant", "heterofl", "scaffold"))
 """Built-in methods that can run on a deployment."""
 
+_OWN_LOOP = "DeadlineStrategy runs its own loop: call its start method"
 _CLOCK_ERROR = 2 * 3600.0
 """Flower refuses a reply whose wall clock is ahead by more than the message's time to live. So messages live longer
 than clocks are wrong, and a node is sent no second message before it has answered the first."""
@@ -135,7 +136,7 @@ class DeadlineStrategy(Strategy):
     def run(self) -> FlowerRun:
         """The run that :meth:`start` began."""
         if self._run is None:
-            raise AdelError("DeadlineStrategy runs its own loop: call its start method")
+            raise AdelError(_OWN_LOOP)
         return self._run
 
     def summary(self) -> None:
@@ -149,7 +150,7 @@ class DeadlineStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Refuse: tasks are sent by the loop that :meth:`start` runs, when the method says."""
-        raise AdelError("DeadlineStrategy runs its own loop: call its start method")
+        raise AdelError(_OWN_LOOP)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -211,17 +212,9 @@ class DeadlineStrategy(Strategy):
         with Record.open(folder, info, partial(check_same_run, info)) as record:
             began = None if record.writer is None else record.info.started
             clock = self.clock or RealClock(0.0 if began is None else max(0.0, wall_seconds() - began))
-            config = train_config or ConfigRecord()
-
-            def message(node: int, task: Task) -> Message:
-                return self._message(node, task, self.run.iterate, config)
-
-            backend = OnFlower(Exchange(grid, clock), shape, lambda: self.run.weights, message, self)
-            backend.exchange.until = self.budget
-
-            def evaluate(number: int, result: Result) -> MetricRecord | None:
-                return self._evaluate(number, result, evaluate_fn, evaluate_config or ConfigRecord())
-
+            message = partial(self._message, config=train_config or ConfigRecord())
+            evaluate = partial(self._evaluate, evaluate_fn=evaluate_fn, config=evaluate_config or ConfigRecord())
+            backend = OnFlower(Exchange(grid, clock, self.budget), shape, message, self)
             self._run = FlowerRun(strategy, backend, weights, record, self, evaluate)
             self.summary()
             return self._run.go(self.min_available_nodes, rounds)
@@ -279,9 +272,9 @@ class DeadlineStrategy(Strategy):
             result.evaluate_metrics_serverapp[number] = metrics
         return metrics
 
-    def _message(self, node: int, task: Task, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+    def _message(self, node: int, task: Task, config: ConfigRecord) -> Message:
         full = ConfigRecord({**config, "server-round": task.round, **task.write()})
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: full})
+        content = RecordDict({self.arrayrecord_key: self.run.iterate, self.configrecord_key: full})
         return self._addressed(content, node, MessageType.TRAIN, task.round)
 
     def _addressed(self, content: RecordDict, node: int, kind: str, number: int) -> Message:
