@@ -31,7 +31,7 @@ from adelfl.theory.round_noise import memory, precision, round_noise
 
 _LEAST_RATE, _RATES = 0.2, 14  # of the search for x
 _SHORTEST = 0.25  # of the mean: the least computing time of a round
-_GROUPS, _FINEST = 32, 4096  # groups of similar devices in a plan, and in the reference of _grouping_error
+_GROUPS, _FINEST = 32, 4096  # groups of similar devices in a plan, and in the reference of grouping_error
 _NODES = 24  # points of the integrals
 _POINTS = 9  # deadlines at which the noise of a plan is computed, and interpolated for the others
 
@@ -162,7 +162,7 @@ def plan_noise(problem: Problem, strict: bool) -> Solution:
         uniform=Alternative(problem.uniform_deadline, float(level.m[0]), level.excess + left, level.excess),
         binding=("budget", *single, *short_of_data(schedule)),
         sitting_out=sitting_out,
-        grouping_error=_grouping_error(population, best),
+        grouping_error=grouping_error(population, best),
         objective="tight",
     )
 
@@ -234,7 +234,7 @@ def check_uploads(population: Population, rounds: int, budget: float) -> None:
     )
 
 
-def _grouping_error(population: Population, plan: NoisePlan) -> float:
+def grouping_error(population: Population, plan: NoisePlan) -> float:
     """Return the relative error of N in a round of mean length from merging devices; 0 if none were merged."""
     if population.P.size <= _GROUPS:
         return 0.0

@@ -1,17 +1,4 @@
-"""Readers of the files that describe measured devices.
-
-========================  =====================================================================================
-what                      formats
-========================  =====================================================================================
-step times                CSV: device, batch, train_ms (and network); CSV: device, latency_ms (inference of a
-                          sample); FedScale's device_info (pickle or JSON): id → {computation: ms, …}
-bandwidth                 CSV: trace, seconds, Mbps; CSV: user, up_mean (kB/s); FedScale's device_info:
-                          id → {communication: kbit/s, …}
-availability              CSV: device, half_hours (a text of 0, 1 and ?); FedScale's behave_trace (pickle or JSON):
-                          id → {active, inactive, finish_time}; FLASH's user behaviour, a JSON object per line or
-                          one of guid → {messages}
-========================  =====================================================================================
-"""
+"""Readers of the files that describe measured devices; docs/howto/traces.md lists the formats."""
 
 from __future__ import annotations
 
