@@ -241,16 +241,7 @@ class Problem:
             return devices
         return max(2, int(self.cohort * devices / self.fleet.size))
 
-    def schedule(self, T: Floats, m: float | Floats, sits_out: Bools, batch: int | None = None) -> Schedule:
+    def schedule(self, T: Floats, m: float | Floats | None, sits_out: Bools, batch: int | None = None) -> Schedule:
         """Return the schedule of a plan."""
-        return Schedule(
-            self.bounded_fleet,
-            self.layers,
-            T,
-            m=m,
-            batch=batch,
-            sits_out=sits_out,
-            cohort=self.cohort,
-            local_iterations=self.local_iterations,
-            latency=for_plans(self.latency),
-        )
+        E, latency = self.local_iterations, for_plans(self.latency)
+        return Schedule(self.bounded_fleet, self.layers, T, m, batch, sits_out, self.cohort, E, latency)

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.latency import for_plans
 from adelfl.planner.problem import Problem
 from adelfl.schedule import Schedule
 from adelfl.theory.participation import P_EMPTY_LIMIT
@@ -81,9 +80,8 @@ class Solution:
     @cached_property
     def baseline(self) -> Schedule:
         """Schedule without a plan: uniform deadlines and the baseline batch size."""
-        p = self.problem
-        same = {"cohort": p.cohort, "local_iterations": p.local_iterations, "latency": for_plans(p.latency)}
-        return Schedule.uniform(p.fleet, p.layers, p.rounds, p.budget, p.batch, **same)
+        T = np.full(self.problem.rounds, self.problem.uniform_deadline)
+        return self.problem.schedule(T, None, np.zeros_like(self.schedule.sits_out), self.problem.batch)
 
     @cached_property
     def first_layer_empty(self) -> tuple[float, float]:

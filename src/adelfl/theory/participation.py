@@ -114,11 +114,8 @@ def mean_depth(
     L: int, T: float, compute: ArrayLike, upload: ArrayLike, batch: ArrayLike, count: ArrayLike = 1
 ) -> float:
     """Return the mean over devices of E[min(z, L)] / L at deadline T, between 0 and 1."""
-    compute, upload, batch, count = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (compute, upload, batch, count))
-    )
-    rate = np.where(batch > 0, compute * (T - upload) / np.maximum(batch, _TINY), 0.0)
-    return float(np.average(expected_depth(L, rate), weights=count) / L)
+    rate = np.atleast_1d(np.asarray(compute) * (T - np.asarray(upload)) / np.asarray(batch))
+    return float(np.average(expected_depth(L, rate), weights=np.broadcast_to(count, rate.shape)) / L)
 
 
 def deadline_for_depth(
