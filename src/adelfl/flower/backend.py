@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 _LONGEST_POLL, _SHORTEST_POLL = 0.25, 0.01
-_LOOK = 1.0  # seconds between two looks at who is connected
+_LOOK = 1.0  # seconds between two looks at the connected nodes
 _PATIENCE = 3.0  # cutoffs, or round trips, after which a message without an answer counts as lost
 _LEAST_PATIENCE = 60.0  # seconds, where tasks have no cutoff
 _FIRST_PATIENCE = 0.1  # share of the budget, before anything is known

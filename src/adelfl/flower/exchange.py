@@ -32,7 +32,7 @@ _CALL_SECONDS, _LEAST_CALL = 10.0, 0.5  # limits for a list of nodes
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The answer of a node to the message ``key``, or why there is none, so many seconds after it was sent."""
+    """The answer of a node to the message ``key``, or the error in its place, so many seconds after it was sent."""
 
     key: str
     node: int

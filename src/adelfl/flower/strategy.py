@@ -1,4 +1,4 @@
-"""A Flower strategy whose rounds close when a plan says.
+"""A Flower strategy whose rounds close at planned deadlines.
 
 strategy = DeadlineStrategy(budget=600, method="adel", learning_rate=0.1)
 result = strategy.start(grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=50)
@@ -62,7 +62,7 @@ class DeadlineStrategy(Strategy):
     budget: float
     """T_max, seconds from the call of :meth:`start` to its end."""
     method: str = "adel"
-    """How stragglers are treated: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or
+    """Method that treats stragglers: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or
     ``package.module:Class`` of a :class:`~adelfl.strategies.Strategy` of your own."""
     learning_rate: float | LearningRate = 0.1
     """η_t; sent to the clients with every task."""
@@ -80,7 +80,7 @@ class DeadlineStrategy(Strategy):
     constants: Constants | None = None
     """Constants of the bound; by default estimated in the opening round."""
     server_step: str | ServerStep = "sgd"
-    """How the server uses merged changes: "sgd" as in the paper, "momentum", "adagrad", "adam", "yogi", "average"."""
+    """Server step for merged changes: "sgd" as in the paper, "momentum", "adagrad", "adam", "yogi", "average"."""
     min_reports: int = 1
     """A round in which fewer nodes deliver something is abandoned: the model stays as it is."""
     norm_limit: float = 10.0
@@ -144,12 +144,12 @@ class DeadlineStrategy(Strategy):
         settings = f"{self.method}, {self.budget:g} s, batch {self.batch}, local steps: {self.local_iterations}"
         log.info("\t└──> %s", settings)
 
-    # -- Flower's four questions
+    # -- methods that Flower's strategies have
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Refuse: tasks are sent by the loop that :meth:`start` runs, when the method says."""
+        """Raise an error: tasks are sent by the loop that :meth:`start` runs."""
         raise AdelError(_OWN_LOOP)
 
     def aggregate_train(
@@ -197,7 +197,7 @@ class DeadlineStrategy(Strategy):
             on until the budget is used up. For an asynchronous method, ``num_rounds`` is the number of merges. The time
             that ``evaluate_fn`` takes is part of the budget.
         timeout : float, optional
-            Not used: rounds close when the plan says.
+            Not used: rounds close at planned deadlines.
         """
         rounds = None if num_rounds == "auto" else num_rounds
         if rounds is not None and rounds < 1:

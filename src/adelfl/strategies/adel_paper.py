@@ -65,7 +65,7 @@ class AdelPaper(Salf):
 
     @property
     def label(self) -> str:
-        """Name what is left of the plan, if it is not all of it."""
+        """Name the part of the plan that is used, if it is not the whole plan."""
         parts = ((self.deadlines, "deadlines"), (self.batches, "batches"))
         changed = [f"{value} {what}" for value, what in parts if value != "planned"]
         return super().label + (f" ({', '.join(changed)})" if changed else "")
@@ -77,7 +77,7 @@ class AdelPaper(Salf):
 
     @property
     def schedule(self) -> Schedule:
-        """The plan."""
+        """Plan of all rounds."""
         return self._schedule
 
     @property

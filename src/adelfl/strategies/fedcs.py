@@ -1,4 +1,4 @@
-"""FedCS: ask the devices that can make it, as many as possible.
+"""FedCS: select as many devices as are expected to deliver in time.
 
 Nishio, Yonetani, "Client selection for federated learning with heterogeneous resources in mobile edge", ICC 2019.
 

@@ -1,4 +1,4 @@
-"""How delivered layers become one step: A[u,l] of eq. (5), and what else they can be averaged by."""
+"""Weights A[u,l] of delivered layers in a merge: eq. (5), averages of devices, and weights by precision."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def layerwise(progress: Progress, correction: Correction, average_over: AverageO
     Parameters
     ----------
     progress : Progress
-        Who delivered what.
+        Layers that each device delivered.
     correction : {"unbiased", "none"}
         With or without the factor 1/(1 − p).
     average_over : {"contributors", "all"}
@@ -82,15 +82,15 @@ class ByPrecision(RoundStrategy):
         self._seen = problem.spread if seen is None else seen.completed(problem.spread)  # negative squares and all
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """The merge, with what is known of the gradients."""
+        """Return the merge by precision, with the present gradient statistics."""
         return by_precision(progress, self.spread, self._memory(t))
 
     def looks_at(self, t: int) -> bool:
-        """Some times in a run."""
+        """Return whether round t is one of ten, evenly spaced, whose gradients are looked at."""
         return (t + 1) % max(1, math.ceil(self.rounds / _LOOKS)) == 0 and t + 1 < self.rounds
 
     def learn(self, spread: GradientStats) -> None:
-        """Mix what was seen into what was known."""
+        """Average new statistics into the present ones."""
         self._seen = self._seen.mixed(spread, _NEW)
         self.spread = self._seen.plausible()
 

@@ -1,8 +1,8 @@
-"""Over-selection: ask more devices than are needed, and close the round when enough have delivered.
+"""Over-selection: start more devices than are needed, and close the round when enough have delivered.
 
 Bonawitz et al., "Towards federated learning at scale: System design", MLSys 2019.
 
-    ask ⌈1.3 K⌉ devices, close at the K-th upload:     w ← w + Σ_{u ∈ first K} |D_u| (w_u − w) / Σ_{first K} |D_w|
+    start ⌈1.3 K⌉ devices, close at the K-th upload:     w ← w + Σ_{u ∈ first K} |D_u| (w_u − w) / Σ_{first K} |D_w|
 
 K is the cohort. Without a cohort, all N devices start, and K = ⌊N/1.3⌋.
 """
