@@ -166,5 +166,5 @@ def gradient_stats(deliveries: Sequence[Delivery], shape: Shape, rate: float, st
             gradients = [np.asarray(d.changes[name], dtype=np.float64) / (rate * k) for d, k in own]
             squares[l] += sum(float(np.square(g).sum()) for g in gradients)
             of_sum[l] += float(np.square(sum(gradients)).sum()) if gradients else 0.0
-    stats = GradientStats.from_devices(count, np.nan_to_num(sigma2), noise, squares, of_sum)
+    stats = GradientStats.from_sums(count, np.nan_to_num(sigma2), noise, squares, of_sum)
     return replace(stats, sigma2=np.where(np.isfinite(stats.sigma2), sigma2, np.nan))

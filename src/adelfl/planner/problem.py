@@ -57,18 +57,6 @@ class Constants:
         return values | {"spread": None if self.spread is None else self.spread.to_dict()}
 
     @classmethod
-    def from_pairs(cls, differences: ArrayLike, sizes: ArrayLike, samples: int) -> Constants:
-        """Estimate σ² and G² of each layer from pairs of gradients that differ in their batches of n samples only.
-
-        ``differences`` are ‖g − g′‖², shape (pairs,), whose mean is 2σ²/n; ``sizes`` are G²_l = ‖(g_l + g′_l)/2‖²,
-        shape (pairs, L); ``samples`` is n.
-        """
-        tiny = float(np.finfo(np.float32).tiny)
-        sigma2 = samples / 2.0 * float(np.mean(np.asarray(differences, dtype=np.float64)))
-        G2 = np.maximum(np.mean(np.atleast_2d(np.asarray(sizes, dtype=np.float64)), axis=0), tiny)
-        return cls(sigma2=max(sigma2, tiny), G2=tuple(float(v) for v in G2))
-
-    @classmethod
     def from_stats(cls, stats: GradientStats) -> Constants | None:
         """Return the constants that gradient statistics imply; None if too few devices sent something."""
         if not np.isfinite(stats.sigma2).all():
