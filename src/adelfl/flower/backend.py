@@ -54,7 +54,7 @@ class _Dispatch:
     latest: float
     """Time until which missing answers are waited for."""
     start: Weights
-    sent: dict[int, Task] = field(default_factory=dict)
+    assigned: dict[int, Task] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
     deliveries: dict[int, Delivery] = field(default_factory=dict)
     closed: bool = False
@@ -123,7 +123,7 @@ class OnFlower(Backend):
         messages = [self.message(self.roster[tasks.devices[i]], self._task(tasks, i, version)) for i in idle]
         for key, node in self.exchange.send(messages, min(sent.end, self.budget)).items():
             i = int(np.searchsorted(tasks.devices, self.roster.index(node)))
-            sent.sent[i] = self._task(tasks, i, version)
+            sent.assigned[i] = self._task(tasks, i, version)
             self._by_key[key] = (sent, i)
         if math.isinf(self.exchange.patience):
             self.exchange.patience = max(_LEAST_PATIENCE, _FIRST_PATIENCE * self.budget)
@@ -185,12 +185,12 @@ class OnFlower(Backend):
         Errors may come at once. A round in which nothing is delivered lasts a while, so that passing failures do not
         use the rounds up.
         """
-        complete = sent.sent.keys() <= sent.answered
+        complete = sent.assigned.keys() <= sent.answered
         if now >= sent.latest:
             return True
         if complete and not any(d.done for d in sent.deliveries.values()):
             return now >= sent.began + max(1.0, _FAILED * self.budget)
-        whole = sum(d.done >= self.L * sent.sent[i].iterations for i, d in sent.deliveries.items())
+        whole = sum(d.done >= self.L * sent.assigned[i].iterations for i, d in sent.deliveries.items())
         if sent.tasks.enough is not None and whole >= sent.tasks.enough:
             return True
         return complete and (sent.tasks.early or now >= sent.end)
@@ -206,7 +206,7 @@ class OnFlower(Backend):
         sent.answered.add(i)
         self.answered = self.answered or not isinstance(reply.answer, str)
         try:
-            delivery = admitted(reply, sent.sent[i], self.shape, sent.start, self.settings)
+            delivery = admitted(reply, sent.assigned[i], self.shape, sent.start, self.settings)
             if not sent.tasks.together:
                 self._compare(int(sent.tasks.devices[i]), delivery.changes)
         except UpdateRejected as rejection:
@@ -253,7 +253,7 @@ class OnFlower(Backend):
 
     def _too_late(self, reply: Reply, sent: _Dispatch, i: int) -> None:
         """Report an answer to a task that is over; only its durations are used."""
-        task, late = sent.sent[i], f"{reply.seconds:.2f} s after it was sent"
+        task, late = sent.assigned[i], f"{reply.seconds:.2f} s after it was sent"
         why = reply.answer if isinstance(reply.answer, str) else late
         self.late[str(task.round)] += 1
         log.warning("round %d, node %d: rejected, late: %s", task.round, reply.node, why)
