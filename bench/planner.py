@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -91,7 +92,7 @@ def stress(problems: int) -> bool:
         constants = Constants(10 ** rng.uniform(-3, 4), 10 ** rng.uniform(-3, 3), 10 ** rng.uniform(-4, -0.2))
         problem = Problem(fleet, layers, rounds, 1.0, rate, constants)
         slack = rng.choice([1 + 1e-5, 1.001, 1.05, 1.5, 3, 10, 1000])
-        solution = plan(problem.with_budget(slack * rounds * needed_deadlines(problem, fleet.size).max()))
+        solution = plan(replace(problem, budget=slack * rounds * needed_deadlines(problem, fleet.size).max()))
         failed += solution.method != "exact"
         worse += solution.excess > solution.uniform.excess * (1 + 1e-9)
     print(f"{problems} random problems: failed {failed} times, worse than the best uniform schedule {worse} times")

@@ -45,14 +45,13 @@ class Law:
 
     def quantile(self, level: Floats) -> Floats:
         """Return durations from uniform numbers between 0 and 1."""
-        if self.name == "constant":
-            return np.ones_like(level)
-        if self.name == "samples":
-            ordered = np.sort(np.asarray(self.values, dtype=np.float64))
-            drawn = ordered[np.minimum((level * ordered.size).astype(np.int64), ordered.size - 1)]
-            return np.asarray(drawn / ordered.mean(), dtype=np.float64)
         times: Floats
-        if self.name == "gamma":
+        if self.name == "constant":
+            times = np.ones_like(level)
+        elif self.name == "samples":
+            ordered = np.sort(np.asarray(self.values, dtype=np.float64))
+            times = ordered[np.minimum((level * ordered.size).astype(np.int64), ordered.size - 1)] / ordered.mean()
+        elif self.name == "gamma":
             shape = self.spread**-2
             times = special.gammaincinv(shape, level) / shape
         elif self.name == "lognormal":

@@ -10,8 +10,6 @@ from scipy import stats
 
 from adelfl.errors import ConfigError
 
-LAWS = ("exponential", "shifted exponential", "gamma", "lognormal")
-
 
 @dataclass(frozen=True)
 class FittedLaw:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,8 +24,6 @@ MAX_RATE = 1e30
 
 COLUMNS = ("compute", "upload", "count", "name", "samples", "overhead", "spread")
 """Columns of a CSV file that describes a fleet."""
-
-_MOST = {"overhead": 1e9, "spread": 10.0}
 
 
 def _vector(name: str, value: ArrayLike, size: int) -> Floats:
@@ -63,8 +62,8 @@ class Fleet:
             ("upload", 0.0, MAX_RATE, f"zero or a positive number of seconds, at most {MAX_RATE:g}"),
             ("count", 1, np.inf, "at least 1"),
             ("samples", 1, np.inf, "a whole number of at least 1"),
-            ("overhead", 0.0, _MOST["overhead"], f"zero or a positive number, at most {_MOST['overhead']:g}"),
-            ("spread", 0.0, _MOST["spread"], f"zero or a positive number, at most {_MOST['spread']:g}"),
+            ("overhead", 0.0, 1e9, "zero or a positive number, at most 1e+09"),
+            ("spread", 0.0, 10.0, "zero or a positive number, at most 10"),
         ):
             values = getattr(self, key)
             if values is None:
@@ -89,25 +88,17 @@ class Fleet:
         spread: ArrayLike | None = None,
     ) -> Fleet:
         """Build a fleet from numbers or arrays with one entry per group; the arguments are the class's attributes."""
-        optional = (samples, overhead, spread)
-        size = max((np.size(v) for v in (compute, upload, count, *(v for v in optional if v is not None))), default=0)
-        if any(np.size(v) == 0 for v in (compute, upload, count)):
-            size = 0
-        counts = _vector("count", count, size)
-        if not np.all(np.isfinite(counts) & (counts == np.round(counts))):
+        given = {"compute": compute, "upload": upload, "count": count}
+        given |= {k: v for k, v in (("samples", samples), ("overhead", overhead), ("spread", spread)) if v is not None}
+        sizes = [np.size(v) for v in given.values()]
+        size = max(sizes) if all(sizes[:3]) else 0
+        vectors: dict[str, Any] = {key: _vector(key, v, size) for key, v in given.items()}
+        if not np.all(np.isfinite(vectors["count"]) & (vectors["count"] == np.round(vectors["count"]))):
             raise ConfigError("count must be whole numbers")
         if names and len(names) != size:
             raise ConfigError(f"names must be {size} names, one per group, not {len(names)}")
-        return cls(
-            _vector("compute", compute, size),
-            _vector("upload", upload, size),
-            np.minimum(counts, 4e18).astype(np.int64),
-            tuple(names),
-            *(
-                None if v is None else _vector(key, v, size)
-                for key, v in zip(("samples", "overhead", "spread"), optional, strict=True)
-            ),
-        )
+        vectors["count"] = np.minimum(vectors["count"], 4e18).astype(np.int64)
+        return cls(**vectors, names=tuple(names))
 
     @classmethod
     def lognormal(
@@ -180,6 +171,5 @@ class Fleet:
 
     def subset(self, keep: Bools) -> Fleet:
         """Return the groups where ``keep`` is true."""
-        names = tuple(n for n, k in zip(self.names, keep, strict=True) if k) if self.names else ()
-        optional = (None if v is None else v[keep] for v in (self.samples, self.overhead, self.spread))
-        return Fleet(self.compute[keep], self.upload[keep], self.count[keep], names, *optional)
+        arrays = {f.name: value[keep] for f in fields(self) if isinstance(value := getattr(self, f.name), np.ndarray)}
+        return replace(self, **arrays, names=tuple(name for name, kept in zip(self.names, keep, strict=False) if kept))

@@ -30,7 +30,8 @@ _ROUNDING = 1e-9  # by which a probability may exceed 1
 class LatencyModel(Protocol):
     """A latency model. The number and order of its draws must not depend on the means, so that strategies share them.
 
-    A model whose devices differ may also have a method ``of_devices(devices)``; see :func:`of_devices`.
+    A model may also have a method ``of_devices(devices)``, which returns the model of some devices (numbers from 0, in
+    the order of the fleet), and ``work(z, layers)``, the work of z finished layers in mean layers.
     """
 
     def layer_times(self, rng: np.random.Generator, mean: Floats, steps: int, layers: int) -> Floats:
@@ -55,24 +56,16 @@ class LatencyModel(Protocol):
 
 
 def of_devices(latency: LatencyModel, devices: Ints) -> LatencyModel:
-    """Return the latency model of some devices, given by their numbers (from 0, in the order of the fleet).
-
-    It is that of the model's method ``of_devices(devices)``; a model without one is the same for all devices.
-    """
-    chosen = getattr(latency, "of_devices", None)
-    own: LatencyModel = latency if chosen is None else chosen(devices)
+    """Return the latency model of some devices (numbers from 0); one without a method for that is the same for all."""
+    own: LatencyModel = latency.of_devices(devices) if hasattr(latency, "of_devices") else latency
     return own
 
 
 def work_of(latency: LatencyModel, z: Ints, layers: int, when: str = "a plan") -> Floats:
-    """Return the work of z finished layers in mean layers, including their forward passes.
-
-    It is that of the model's method ``work(z, layers)``; without one every layer counts 1.
-    """
-    work = getattr(latency, "work", None)
-    if work is None:
+    """Return the work of z finished layers in mean layers, including forward passes; 1 each without a method for it."""
+    if not hasattr(latency, "work"):
         return np.asarray(z, dtype=np.float64)
-    return _checked(latency, "work", work(z, layers), (z.shape,), when)
+    return _checked(latency, "work", latency.work(z, layers), (z.shape,), when)
 
 
 def layer_times_of(
@@ -145,16 +138,11 @@ class Exponential:
 class GammaLayers:
     """Layer times of mean (S_u + s₀)/P_u that vary as much as each device's do, uploads that take exactly B_u.
 
-    The time of k layers follows a gamma law of shape k/v², where v is the standard deviation of a layer's time over its
-    mean. For v = 1 that is the paper's model.
-
-    Attributes
-    ----------
-    spread : ndarray, shape (U,), or float
-        v of each device, or one for all.
+    The time of k layers follows a gamma law of shape k/v². For v = 1 that is the paper's model.
     """
 
     spread: Floats | float
+    """v, the standard deviation of a layer's time over its mean: of each device, shape (U,), or one for all."""
 
     def of_devices(self, devices: Ints) -> GammaLayers:
         """Return the model of some devices."""
@@ -179,11 +167,9 @@ class GammaLayers:
 
     def delivery(self, mean: Floats, upload: Floats, deadline: ArrayLike, layers: int) -> Floats:
         """Return P(a gamma time of shape (L+1−l)/v² is at most T − B)."""
-        left = np.maximum(np.asarray(deadline, dtype=np.float64) - upload, 0.0)
-        shape = self._shape()
-        chances: Floats = special.gammainc(
-            shape[..., None] * np.arange(layers, 0, -1), (shape * left / mean)[..., None]
-        )
+        left, shape = np.maximum(np.asarray(deadline, dtype=np.float64) - upload, 0.0), self._shape()
+        orders = shape[..., None] * np.arange(layers, 0, -1)
+        chances: Floats = special.gammainc(orders, (shape * left / mean)[..., None])
         return chances
 
 

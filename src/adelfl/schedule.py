@@ -150,7 +150,8 @@ class Schedule:
         least that without (Maclaurin's inequality) and the same for a fleet much larger than the cohort.
         """
         if isinstance(self.latency, Exponential) and self.cohort is None:
-            return participation.p_empty(self.layers, self.rates(t), self.fleet.count)
+            p: Floats = np.exp(participation.log_p_empty(self.layers, self.rates(t), self.fleet.count))
+            return p
         missing = 1.0 - self._delivered(t)
         if self.cohort is None:
             with np.errstate(divide="ignore"):
@@ -181,8 +182,10 @@ class Schedule:
         return replace(self, fleet=fleet, sits_out=self.sits_out[kept])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return values for JSON; :meth:`from_dict` is the inverse, except for the latency model."""
-        fleet = [(f.name, getattr(self.fleet, f.name)) for f in fields(self.fleet) if f.name != "names"]
+        """Return values for JSON, without the latency model."""
+        arrays = {f.name: getattr(self.fleet, f.name) for f in fields(self.fleet) if f.name != "names"}
+        numbers = {key: values.tolist() for key, values in arrays.items() if values is not None}
+        fleet = {key: [v if math.isfinite(v) else None for v in values] for key, values in numbers.items()}
         return {
             "layers": self.layers,
             "deadlines": self.deadlines.tolist(),
@@ -190,31 +193,9 @@ class Schedule:
             "batch": self.batch,
             "cohort": self.cohort,
             "local_iterations": self.local_iterations,
-            "fleet": {"names": list(self.fleet.names)} | {k: _finite_or_none(v) for k, v in fleet if v is not None},
+            "fleet": {"names": list(self.fleet.names)} | fleet,  # JSON has no infinity
             "sits_out": self.sits_out.tolist(),
         }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Schedule:
-        """Rebuild a schedule from :meth:`to_dict`."""
-        fleet = dict(values["fleet"])
-        if fleet.get("samples") is not None:
-            fleet["samples"] = [math.inf if held is None else held for held in fleet["samples"]]
-        return cls(
-            fleet=Fleet.of(**fleet),
-            layers=values["layers"],
-            deadlines=np.asarray(values["deadlines"], dtype=np.float64),
-            m=np.asarray(values["m"], dtype=np.float64) if isinstance(values["m"], list) else values["m"],
-            batch=values["batch"],
-            sits_out=np.asarray(values["sits_out"], dtype=bool),
-            cohort=values["cohort"],
-            local_iterations=values["local_iterations"],
-        )
-
-
-def _finite_or_none(values: Floats | Ints) -> list[float | None]:
-    """Return numbers for JSON, which has no infinity."""
-    return [v if math.isfinite(v) else None for v in values.tolist()]
 
 
 def round_up(value: float, digits: int = 4) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from hypothesis import strategies as st
 
 import adelfl
-from adelfl import ConstantRate, Constants, Fleet, InverseDecay, Problem
+from adelfl import ConstantRate, Constants, Fleet, InverseDecay, Problem, Schedule
 from adelfl.planner.paper import needed_deadlines
 
 plan = partial(adelfl.plan, objective="paper")
@@ -49,4 +50,13 @@ def problems(draw: st.DrawFn, max_rounds: int = 30, max_groups: int = 6) -> Prob
     layers, rounds = draw(st.integers(1, 50)), draw(st.integers(1, max_rounds))
     problem = Problem(fleet, layers, rounds, 1.0, rate, constants)
     slack = draw(st.sampled_from([1.0001, 1.01, 1.2, 2.0, 10.0, 1000.0]))
-    return problem.with_budget(slack * rounds * float(np.max(needed_deadlines(problem, fleet.size))))
+    return replace(problem, budget=slack * rounds * float(np.max(needed_deadlines(problem, fleet.size))))
+
+
+def recorded_schedule(values: dict) -> Schedule:
+    """Rebuild a schedule from ``Schedule.to_dict``; an infinite number of samples is None there."""
+    fleet = values["fleet"]
+    held = {"samples": [np.inf if n is None else n for n in fleet["samples"]]} if "samples" in fleet else {}
+    arrays = {"deadlines": np.asarray(values["deadlines"]), "sits_out": np.asarray(values["sits_out"], dtype=bool)}
+    m = np.asarray(values["m"]) if isinstance(values["m"], list) else values["m"]
+    return Schedule(**values | arrays | {"m": m, "fleet": Fleet.of(**fleet | held)})

@@ -41,7 +41,7 @@ def test_the_cost_is_jointly_convex_in_log_m_and_log_t_over_m(problem, data):
 @many
 def test_a_deadline_has_a_batch_scale_iff_it_exceeds_the_needed_one(problem, nearness):
     cost = problem[0]
-    needed = float(np.max(bound.needed_deadline(cost.P, cost.B, cost.x_min)))
+    needed = float(np.max(cost.B + cost.x_min / cost.P))
     T = needed * (1 + nearness)
     reach = float(np.min(cost.P * (T - cost.B)))  # layers of one sample each that the tightest device has time for
     assert cost.in_domain(T, T / (0.5 * (cost.x_min + reach)))

@@ -263,9 +263,9 @@ def test_the_spread_is_estimated_without_bias_from_pairs_of_gradients():
         halves = mean + own + rng.standard_normal((2, U, 2, d)) * np.sqrt(sigma2 / (n * d))[:, None]
         one, other = halves
         h = (one + other) / 2
-        seen = GradientStats.from_pairs(
+        seen = GradientStats.from_sums(
             np.full(2, U),
-            n / 2 * np.square(one - other).sum((0, 2)),
+            n / 2 * np.square(one - other).sum((0, 2)) / U,
             np.full(2, U / (2 * n)),
             np.square(h).sum((0, 2)),
             np.square(h.sum(0)).sum(-1),
@@ -279,7 +279,7 @@ def test_the_spread_is_estimated_without_bias_from_pairs_of_gradients():
 
 def test_layers_that_nobody_sent_stay_as_they_were_known():
     old = GradientStats(np.array([1.0, 2.0]), np.array([0.1, 0.2]), np.array([5.0, 6.0]))
-    seen = GradientStats.from_pairs([0, 4], [0.0, 8.0], [0.0, 2.0], [0.0, 4.0], [0.0, 8.0])
+    seen = GradientStats.from_sums([0, 4], np.array([0.0, 2.0]), [0.0, 2.0], [0.0, 4.0], [0.0, 8.0])
     mixed = old.mixed(seen, 0.5)
     assert (mixed.sigma2[0], mixed.zeta2[0], mixed.norm2[0]) == (1.0, 0.1, 5.0)
     assert mixed.sigma2[1] == pytest.approx(2.0)

@@ -8,7 +8,7 @@ import pytest
 from adelfl.fleet import Fleet
 from adelfl.schedule import Schedule
 from adelfl.seeds import rng_for
-from adelfl.theory.participation import delivery, p_empty
+from adelfl.theory.participation import delivery, log_p_empty
 from support.simulate import finished_layers, merge_weights, standard_error
 
 DRAWS = 200_000
@@ -115,7 +115,7 @@ def test_the_floor_of_b3_leaves_a_bias_that_vanishes_as_batches_grow():
         schedule = Schedule(fleet, 5, np.array([3.0 * m]), m=m)
         rate, S = schedule.rates(0), schedule.batch_sizes(0)
         assert np.all((rate >= 3.0 * (1 - 1e-12)) & (rate <= 3.0 * (1 + 1 / S)))
-        bias.append(np.abs(3 * mean_weights(5, rate, p_empty(5, rate)) - 1).max())
+        bias.append(np.abs(3 * mean_weights(5, rate, np.exp(log_p_empty(5, rate))) - 1).max())
     assert bias[0] > 0.02
     assert all(later < earlier for earlier, later in pairwise(bias))
     assert bias[-1] < 1e-3

@@ -13,6 +13,7 @@ from adelfl.errors import ConfigError
 from adelfl.schedule import Schedule
 from adelfl.simulation import simulate
 from adelfl.strategies import Orders, find_strategy
+from support.problems import recorded_schedule
 from support.small_worlds import EVERY_STRATEGY, dataset_of, experiment_of, run, same_bits, setting_of, typed
 
 SIZES = np.array([3, 30, 8, 40, 15])
@@ -115,8 +116,7 @@ def test_a_plan_within_the_data_is_the_plan_without_the_bound(objective):
 
 def test_knowing_the_data_gives_a_better_plan_than_cutting_batches_afterwards():
     """Devices that are short of data set no scale for the others: the noise of what is done is lower."""
-    from adelfl.planner.noise_plan import solve
-    from adelfl.planner.population import Population
+    from adelfl.planner.noise_plan import Population, solve
 
     fleet = Fleet.of([200.0, 5.0], 0.0, [20, 20], samples=[10, 1000])
     problem = Problem(fleet, layers=3, rounds=10, budget=60.0, learning_rate=ConstantRate(0.1))
@@ -148,7 +148,7 @@ def test_a_group_may_hold_unequal_amounts():
     setting = Problem(fleet, 3, 4, 400.0, 0.05, batch=20, samples=SIZES)
     for name in ("adel", "adel-paper"):
         strategy = find_strategy(name)(setting)
-        assert np.array_equal(strategy.orders(0, setting.everybody).batch, SIZES)
+        assert np.array_equal(strategy.orders(0, np.arange(setting.devices)).batch, SIZES)
         assert strategy.schedule.fleet.samples.tolist() == [30.0, 40.0]
 
 
@@ -178,7 +178,7 @@ def test_files_say_how_much_data_there_is(tmp_path):
 def test_a_schedule_with_data_survives_json():
     fleet = Fleet.of([30.0, 12.0], samples=[20, np.inf])
     schedule = Schedule(fleet, 3, np.array([100.0, 50.0]), m=10.0)
-    again = Schedule.from_dict(schedule.to_dict())
+    again = recorded_schedule(schedule.to_dict())
     assert np.array_equal(again.batch_sizes(), schedule.batch_sizes())
     assert schedule.batch_sizes()[0].tolist() == [20, 120]
 

@@ -8,8 +8,10 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -221,24 +223,24 @@ def test_rounds_and_steps_may_be_chosen_and_rounds_go_on_until_the_end():
         strategy(world).start(world, arrays(), num_rounds=0)
 
 
-def updates(rng, rate, depths, names=LAYERS):
+def updates(rng, rate, depths, batches, names=LAYERS):
     """Random updates of some nodes, which came so far; as gradients, by node and layer, too."""
     shapes = {name: array.shape for name, array in weights_of(arrays()).items()}
     deliveries, own = [], []
-    for depth in depths:
+    for depth, batch in zip(depths, batches, strict=True):
         changes = {m: rate * rng.normal(size=shapes[m]) for layer in names[len(names) - depth :] for m in layer}
         own.append({l: np.concatenate([changes[m].ravel() / rate for m in layer])
                     for l, layer in enumerate(names) if layer[0] in changes})  # fmt: skip
         report = Report(1, depth, 0.1, 0.2, 0.0, 0.3, (), 16, 64, pair=(0.5, 0.25, 0.125))
-        deliveries.append(Delivery(changes, depth, report, None))
+        deliveries.append(Delivery(changes, depth, report, None, {}, batch, 0.3, {}))
     return deliveries, own
 
 
 def test_gradient_statistics_come_from_the_updates_of_a_round():
     shape = Shape.of(weights_of(arrays()), LAYERS)
-    deliveries, own = updates(np.random.default_rng(3), 0.1, (3, 3, 3, 1))
     batches = [16, 8, 4, 2]
-    stats = gradient_stats(deliveries, batches, shape, 0.1, 1)
+    deliveries, own = updates(np.random.default_rng(3), 0.1, (3, 3, 3, 1), batches)
+    stats = gradient_stats(deliveries, shape, 0.1, 1)
     for l, pair in enumerate((0.5, 0.25, 0.125)):
         g = np.array([one[l] for one in own if l in one])
         who = [n for n, one in zip(batches, own, strict=True) if l in one]
@@ -251,9 +253,12 @@ def test_gradient_statistics_come_from_the_updates_of_a_round():
 
 def test_the_mean_of_several_steps_counts_as_one_gradient_of_as_many_samples():
     shape = Shape.of(weights_of(arrays()), LAYERS)
-    deliveries, _ = updates(np.random.default_rng(3), 0.1, (3, 3, 3))
-    steps = [Delivery({k: 5 * v for k, v in d.changes.items()}, 15, d.report, None) for d in deliveries]
-    one, five = gradient_stats(deliveries, [80] * 3, shape, 0.1, 1), gradient_stats(steps, [16] * 3, shape, 0.1, 5)
+    deliveries, _ = updates(np.random.default_rng(3), 0.1, (3, 3, 3), [80] * 3)
+    steps = [
+        replace(d, changes={name: 5 * change for name, change in d.changes.items()}, done=15, batch=16)
+        for d in deliveries
+    ]
+    one, five = gradient_stats(deliveries, shape, 0.1, 1), gradient_stats(steps, shape, 0.1, 5)
     assert five.norm2 == pytest.approx(one.norm2)
     assert five.zeta2 + five.sigma2 / 80 == pytest.approx(one.zeta2 + one.sigma2 / 80)
 
@@ -851,10 +856,15 @@ def test_a_run_on_flower_is_not_resumed_by_the_simulator(tmp_path):
 # -- the client alone
 
 
+def addressed(task, weights):
+    s = DeadlineStrategy(budget=1.0)
+    s._run = SimpleNamespace(iterate=weights)
+    return s._message(1, task, ConfigRecord())
+
+
 def task_message(batch=16, iterations=1, seconds=math.inf, pace=(), number=1, layers=LAYERS):
     world = World({1: Silent(), 2: Silent()})
-    s = DeadlineStrategy(budget=1.0)
-    message = s._message(1, Task(number, batch, iterations, 0.1, seconds, layers, pace), arrays(), ConfigRecord())
+    message = addressed(Task(number, batch, iterations, 0.1, seconds, layers, pace), arrays())
     world.push_messages([message])
     return message
 
@@ -901,7 +911,7 @@ def test_a_layer_that_is_not_expected_in_time_is_not_begun():
     job = Job(message, model(), clock=Counted(0, 0.5, 1, 2.5, 2.6))
     for x, y in job.batches(DATA):
         job.backward(nn.functional.cross_entropy(job.model(x), y))
-    assert (job.done, job.stopped) == (1, True)
+    assert (job.report.done, job.stopped) == (1, True)
     assert job.model.third.weight.grad is not None
     assert job.model.second.weight.grad is None
 
@@ -955,7 +965,7 @@ def test_a_parameter_of_two_names_must_be_sent_under_one():
     def message(names, layers):
         found = {n: Array(v.detach().numpy()) for n, v in Tied().state_dict().items() if n in names}
         task = Task(1, 16, 1, 0.1, math.inf, layers)
-        made = DeadlineStrategy(budget=1.0)._message(1, task, ArrayRecord(found), ConfigRecord())
+        made = addressed(task, ArrayRecord(found))
         World({1: Silent(), 2: Silent()}).push_messages([made])
         return made
 

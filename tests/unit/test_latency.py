@@ -202,7 +202,7 @@ def test_the_merge_corrects_with_the_probabilities_of_a_subclass_too():
             return np.ones_like(super().delivery(mean, upload, deadline, layers))
 
     setting = setting_of(3)
-    devices = setting.everybody
+    devices = np.arange(setting.devices)
     orders = Orders(1.0, np.full(devices.size, 4))
     progress, _ = draw_progress(setting, Certain(), 0, 0, devices, orders)
     assert (progress.pi == 1.0).all()

@@ -47,7 +47,7 @@ def test_a_schedule_of_another_number_of_iterations_is_refused(name):
     with pytest.raises(ConfigError, match="schedule is for 1 local iterations, the problem for 2"):
         find_strategy(name)(setting, schedule=Schedule.uniform(*sizes))
     kept = find_strategy(name)(setting, schedule=Schedule.uniform(*sizes, local_iterations=2))
-    assert np.all(kept.orders(0, setting.everybody).batch == 4)
+    assert np.all(kept.orders(0, np.arange(setting.devices)).batch == 4)
 
 
 def test_the_default_is_one_iteration():

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 
 from adelfl import ConstantRate, Constants, Fleet, InfeasibleBudgetError, InverseDecay, Problem, plan
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.noise_plan import grouping_error, solve
-from adelfl.planner.population import Population
+from adelfl.planner.noise_plan import Population, grouping_error, solve
 from adelfl.seeds import rng_for
 from adelfl.strategies.adel import Adel
 from adelfl.theory import bound
@@ -130,7 +129,7 @@ def test_uploads_that_outlast_every_round_leave_no_plan_and_say_what_would_do():
     problem = Problem(Fleet.of([10.0, 20.0], [2.0, 3.0]), 3, 10, 15.0)
     with pytest.raises(InfeasibleBudgetError, match="smallest budget that would do is") as caught:
         plan(problem)
-    assert plan(problem.with_budget(caught.value.smallest_budget * 1.01)).excess > 0
+    assert plan(replace(problem, budget=caught.value.smallest_budget * 1.01)).excess > 0
 
 
 def test_a_device_whose_upload_never_fits_sits_out_and_strict_refuses():
@@ -161,7 +160,7 @@ def test_a_cohort_is_planned_as_that_many_devices_of_the_whole_fleet():
     large = Fleet.lognormal(3000, compute=16.0, sigma=0.5, seed=1)
     T = deadline_for_depth(0.15, 3, large.compute, large.upload, 16)
     drawn = Problem(large, 3, 50, 50 * T, ConstantRate(0.3), cohort=30)
-    alone = lognormal(rounds=50).with_budget(50 * T)
+    alone = replace(lognormal(rounds=50), budget=50 * T)
     one, other = solved(drawn), solved(alone)
     assert one.T == pytest.approx(other.T, rel=0.1)
     assert one.excess == pytest.approx(other.excess, rel=0.25)

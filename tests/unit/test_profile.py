@@ -13,12 +13,14 @@ from torch.nn import functional
 from adelfl.config.build_fleet import given_fleet
 from adelfl.config.run import load_run
 from adelfl.errors import ConfigError
-from adelfl.fitting import LAWS, fit_laws
+from adelfl.fitting import fit_laws
 from adelfl.seeds import rng_for
 from adelfl.training.layers import find_layers
 from adelfl.training.models import build_model
 from adelfl.training.profile import Profile, measure
 from support.small_worlds import typed
+
+LAWS = ("exponential", "shifted exponential", "gamma", "lognormal")
 
 cli_profile = importlib.import_module("adelfl.cli.profile")
 

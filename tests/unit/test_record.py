@@ -22,9 +22,9 @@ from adelfl.records.schema import Row
 from adelfl.records.writer import RunWriter
 from adelfl.report.time_series import plot
 from adelfl.runner import RunJob, made_elsewhere, resume, run_job, start
-from adelfl.schedule import Schedule
 from adelfl.simulation import engine as simulation
 from support.dashboard_world import info
+from support.problems import recorded_schedule
 from support.small_worlds import everything_below, kept_bytes, typed
 
 SMALL = (
@@ -105,7 +105,7 @@ def test_a_run_says_how_it_came_about_and_its_schedule_can_be_used_again(tmp_pat
     assert info.config == file.model_dump(mode="json")
     assert (info.seed, info.strategy, info.devices, info.layers) == (0, "adel-paper", 6, ["dense1", "dense2"])
     assert {"python", "adelfl", "numpy", "torch"} <= info.versions.keys()
-    schedule = Schedule.from_dict(info.schedule)
+    schedule = recorded_schedule(info.schedule)
     for row in RunRecord(tmp_path / "run").rounds[1:]:
         assert row.batch == schedule.batch_sizes(row.round - 1).tolist()
         assert row.deadline == pytest.approx(schedule.deadlines[row.round - 1], rel=1e-12)

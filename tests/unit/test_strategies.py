@@ -16,7 +16,7 @@ from adelfl.errors import ConfigError
 from adelfl.fleet import Fleet
 from adelfl.latency import Exponential
 from adelfl.learning_rate import InverseDecay
-from adelfl.planner.population import Population
+from adelfl.planner.noise_plan import Population
 from adelfl.records.reader import RunRecord
 from adelfl.schedule import Schedule
 from adelfl.simulation.draws import draw_rows
@@ -287,7 +287,7 @@ def test_adel_takes_batches_by_rule_B3(iterations):
         for one in m * setting.compute * (T - setting.upload) / T
     ]
     assert len(set(by_hand)) > 2
-    assert strategy.orders(0, setting.everybody).batch.tolist() == by_hand
+    assert strategy.orders(0, np.arange(setting.devices)).batch.tolist() == by_hand
 
 
 def test_adel_takes_smaller_batches_where_more_of_a_round_is_the_upload():
@@ -306,7 +306,7 @@ def test_a_plan_for_cohorts_is_not_the_plan_for_everybody():
 
 def outcome_of(strategy, t, z, left):
     """Everybody took part in round t and came so far."""
-    devices = strategy.problem.everybody
+    devices = np.arange(strategy.problem.devices)
     orders = strategy.orders(t, devices)
     seconds = np.full(devices.size, orders.deadline)
     return Outcome(t, devices, orders.batch, np.asarray(z), seconds, np.zeros(devices.size), left)
@@ -315,9 +315,9 @@ def outcome_of(strategy, t, z, left):
 def test_a_given_schedule_is_not_stretched_when_a_round_ends_early():
     setting = setting_of(3)
     strategy = Adel(setting, schedule=schedule_of(setting))
-    before = strategy.orders(1, setting.everybody).deadline
+    before = strategy.orders(1, np.arange(setting.devices)).deadline
     strategy.observe(outcome_of(strategy, 0, np.full(5, 3), setting.budget))  # no time has passed at all
-    assert strategy.orders(1, setting.everybody).deadline == before
+    assert strategy.orders(1, np.arange(setting.devices)).deadline == before
 
 
 def test_the_plan_counts_with_those_who_answer(monkeypatch):

@@ -13,7 +13,7 @@ from adelfl.cli.plan import sweep_values
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.planner import what_if as default_what_if
 from adelfl.planner.paper import needed_deadlines
-from adelfl.planner.what_if import without_slowest
+from adelfl.planner.solve import without_slowest
 from support.problems import BY_HAND, PAPER, plan
 from support.small_worlds import typed
 
@@ -40,7 +40,7 @@ def test_each_row_is_the_plan_of_its_own_budget(name):
     problem = BY_HAND[name]
     rows = what_if(problem, "budget", [problem.budget, 2 * problem.budget])
     for row in rows:
-        alone = plan(problem.with_budget(row.value))
+        alone = plan(replace(problem, budget=row.value))
         assert (row.excess, row.bound, row.uniform_excess) == (alone.excess, alone.bound, alone.uniform.excess)
         assert row.depth == pytest.approx(alone.schedule.expected_depth().mean() / problem.layers)
         assert row.first_layer_empty == alone.first_layer_empty[1]
@@ -50,7 +50,7 @@ def test_each_row_is_the_plan_of_its_own_budget(name):
 def test_a_budget_without_a_plan_is_a_row_with_the_reason():
     short, long = what_if(PAPER, "budget", [1.0, 300.0])
     with pytest.raises(InfeasibleBudgetError) as error:
-        plan(PAPER.with_budget(1.0))
+        plan(replace(PAPER, budget=1.0))
     assert (short.infeasible, short.excess) == (error.value.binding, None)
     assert long.infeasible is None
 

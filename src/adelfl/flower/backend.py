@@ -19,14 +19,13 @@ from flwr.app import Message
 
 from adelfl.atomic import Weights
 from adelfl.flower.exchange import Exchange, Reply
-from adelfl.flower.protocol import Report, Task, is_statistic
+from adelfl.flower.protocol import Report, Task
 from adelfl.flower.replies import Delivery, admitted, gradient_stats, merged, metrics_of
 from adelfl.planner.beliefs import Timing
 from adelfl.runtime.backend import Backend, Compute, Computed
-from adelfl.runtime.reactions import of_devices
 from adelfl.seeds import rng_for
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Joined, Late, Merge, Tasks, Timer
-from adelfl.updates import NormGuard, Reason, Shape, UpdateRejected
+from adelfl.updates import NormGuard, Shape, UpdateRejected
 
 if TYPE_CHECKING:
     from adelfl.flower.strategy import DeadlineStrategy
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 _LONGEST_POLL, _SHORTEST_POLL = 0.25, 0.01
-_LOOK = 1.0  # seconds between two looks at who is connected
+_LOOK = 1.0  # seconds between two looks at the connected nodes
 _PATIENCE = 3.0  # cutoffs, or round trips, after which a message without an answer counts as lost
 _LEAST_PATIENCE = 60.0  # seconds, where tasks have no cutoff
 _FIRST_PATIENCE = 0.1  # share of the budget, before anything is known
@@ -45,7 +44,7 @@ _LAST = 0.1  # seconds before the end of the budget at which the last round clos
 
 @dataclass(eq=False)
 class _Dispatch:
-    """Tasks that were sent, and what has come back of them."""
+    """Tasks that were sent, and what has come back of them, by their positions."""
 
     tasks: Tasks
     number: int
@@ -55,9 +54,9 @@ class _Dispatch:
     latest: float
     """Time until which missing answers are waited for."""
     start: Weights
-    requested: set[int] = field(default_factory=set)
+    assigned: dict[int, Task] = field(default_factory=dict)
+    answered: set[int] = field(default_factory=set)
     deliveries: dict[int, Delivery] = field(default_factory=dict)
-    arrived: dict[int, float] = field(default_factory=dict)
     closed: bool = False
 
 
@@ -65,14 +64,9 @@ class OnFlower(Backend):
     """Do tasks on the nodes of a Flower deployment, with the settings of a DeadlineStrategy."""
 
     def __init__(
-        self,
-        exchange: Exchange,
-        shape: Shape,
-        weights: Callable[[], Weights],
-        message: Callable[[int, Task], Message],
-        settings: DeadlineStrategy,
+        self, exchange: Exchange, shape: Shape, message: Callable[[int, Task], Message], settings: DeadlineStrategy
     ) -> None:
-        self.exchange, self.shape, self.weights, self.message = exchange, shape, weights, message
+        self.exchange, self.shape, self.message = exchange, shape, message
         self.settings, self.budget = settings, settings.budget
         self.clock, self.L = exchange.clock, len(shape.layers)
         self.norms = NormGuard(shape, settings.norm_limit)
@@ -85,9 +79,9 @@ class OnFlower(Backend):
         self.dispatched = 0
         self._open: list[_Dispatch] = []
         self._by_key: dict[str, tuple[_Dispatch, int]] = {}
-        self._deliveries: dict[tuple[int, int], tuple[Delivery, Weights]] = {}
+        self._deliveries: dict[tuple[int, int], Delivery] = {}  # by number of the dispatch, and device
         self._events: deque[Event] = deque()
-        self._recent: dict[int, Delivery] = {}  # the last single arrival of each device
+        self._recent: dict[int, Weights] = {}  # changes of the last single arrival of each device
         self._available: set[int] = set()  # devices that the strategy knows to be free
         self._look_at, self._longest = 0.0, 0.0
 
@@ -103,14 +97,15 @@ class OnFlower(Backend):
             return idle
         return np.sort(rng_for(self.settings.seed, "cohort", k).choice(idle, size, replace=False))
 
-    def _idle(self) -> Ints:
+    def idle_nodes(self) -> list[int]:
+        """Return the connected nodes, by Flower's numbers, that have answered everything."""
         busy = self.exchange.busy
-        return np.array(sorted(self._number(n) for n in self.exchange.nodes() if n not in busy), dtype=np.int64)
+        return [node for node in self.exchange.nodes() if node not in busy]
 
-    def _number(self, node: int) -> int:
-        if node not in self.roster:
-            self.roster.append(node)
-        return self.roster.index(node)
+    def _idle(self) -> Ints:
+        idle = self.idle_nodes()
+        self.roster += [node for node in idle if node not in self.roster]
+        return np.array(sorted(map(self.roster.index, idle)), dtype=np.int64)
 
     # -- tasks
 
@@ -125,12 +120,12 @@ class OnFlower(Backend):
         idle = [i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy]
         last = max(now, self.budget - _LAST)
         end, latest = (min(now + factor * tasks.cutoff, last) if tasks.together else math.inf for factor in (1, _GRACE))
-        sent = _Dispatch(tasks, number, version, now, end, latest, self.weights())
+        sent = _Dispatch(tasks, number, version, now, end, latest, self.settings.run.weights)
         messages = [self.message(self.roster[tasks.devices[i]], self._task(tasks, i, version)) for i in idle]
         for key, node in self.exchange.send(messages, min(sent.end, self.budget)).items():
-            u = self.roster.index(node)
-            sent.requested.add(u)
-            self._by_key[key] = (sent, u)
+            i = int(np.searchsorted(tasks.devices, self.roster.index(node)))
+            sent.assigned[i] = self._task(tasks, i, version)
+            self._by_key[key] = (sent, i)
         if math.isinf(self.exchange.patience):
             self.exchange.patience = max(_LEAST_PATIENCE, _FIRST_PATIENCE * self.budget)
         if math.isfinite(tasks.cutoff):
@@ -191,101 +186,89 @@ class OnFlower(Backend):
         Errors may come at once. A round in which nothing is delivered lasts a while, so that passing failures do not
         use the rounds up.
         """
+        complete = sent.assigned.keys() <= sent.answered
         if now >= sent.latest:
             return True
-        if sent.requested <= sent.arrived.keys() and not any(d.done for d in sent.deliveries.values()):
+        if complete and not any(d.done for d in sent.deliveries.values()):
             return now >= sent.began + max(1.0, _FAILED * self.budget)
-        if sent.tasks.enough is not None and self._whole(sent) >= sent.tasks.enough:
+        whole = sum(d.done >= self.L * sent.assigned[i].iterations for i, d in sent.deliveries.items())
+        if sent.tasks.enough is not None and whole >= sent.tasks.enough:
             return True
-        return (sent.tasks.early or now >= sent.end) and sent.requested <= sent.arrived.keys()
-
-    def _whole(self, sent: _Dispatch) -> int:
-        """Return the number of devices that have delivered everything."""
-        return sum(d.done >= self._most(sent, u) for u, d in sent.deliveries.items())
-
-    def _most(self, sent: _Dispatch, u: int) -> int:
-        """Return the number of layers that were assigned to a device, over all steps."""
-        return self.L * int(sent.tasks.each_steps[np.searchsorted(sent.tasks.devices, u)])
+        return complete and (sent.tasks.early or now >= sent.end)
 
     def _take(self, reply: Reply) -> None:
         """Check one reply, and note it or report it."""
-        sent, u = self._by_key.pop(reply.key, (None, -1))
+        sent, i = self._by_key.pop(reply.key, (None, -1))
         if sent is None:
             return
         if sent.closed:
-            self._too_late(reply, sent, u)
+            self._too_late(reply, sent, i)
             return
-        sent.arrived[u] = reply.arrived
-        self.answered = self.answered or reply.error is None
+        sent.answered.add(i)
+        self.answered = self.answered or not isinstance(reply.answer, str)
         try:
-            sent.deliveries[u] = delivery = self._admitted(sent, u, reply)
+            delivery = admitted(reply, sent.assigned[i], self.shape, sent.start, self.settings)
+            if not sent.tasks.together:
+                self._compare(int(sent.tasks.devices[i]), delivery.changes)
         except UpdateRejected as rejection:
-            self._reject(sent, u, rejection)
+            self._reject(sent, i, rejection)
             return
-        if sent.tasks.together:
-            return
-        others = [d.changes for v, d in self._recent.items() if v != u]
-        self._recent[u] = delivery  # whatever the verdict, so that norms may move together
-        if far := self.norms.out_of_line([delivery.changes, *others]).get(0):
-            del sent.deliveries[u]
-            self._reject(sent, u, far)
-            return
-        self._available.add(u)
-        self._longest = max(self._longest, reply.arrived)
-        self.exchange.patience = max(_LEAST_PATIENCE, _PATIENCE * self._longest)
-        self._events.append(self._arrivals(sent, np.array([u])))
+        sent.deliveries[i] = delivery
+        if not sent.tasks.together:
+            self._available.add(int(sent.tasks.devices[i]))
+            self._longest = max(self._longest, reply.seconds)
+            self.exchange.patience = max(_LEAST_PATIENCE, _PATIENCE * self._longest)
+            self._events.append(self._arrivals(sent, sent.tasks.only(np.array([i])), [i]))
+
+    def _compare(self, u: int, changes: Weights) -> None:
+        """Compare the norm of a single arrival with the last ones of the other devices."""
+        others = [other for v, other in self._recent.items() if v != u]
+        self._recent[u] = changes  # whatever the verdict, so that norms may move together
+        if far := self.norms.out_of_line([changes, *others]).get(0):
+            raise far
 
     def _close(self, sent: _Dispatch) -> Arrivals:
         """Compare the norms of all updates of a round, and report what was delivered."""
         sent.closed = True
-        devices = list(sent.deliveries)
-        updates = [sent.deliveries[u].changes for u in devices]
-        for i, rejection in self.norms.out_of_line(updates).items():
-            del sent.deliveries[devices[i]]
-            self._reject(sent, devices[i], rejection)
-        arrivals = self._arrivals(sent, sent.tasks.devices)
+        positions = list(sent.deliveries)
+        updates = [sent.deliveries[i].changes for i in positions]
+        for k, rejection in self.norms.out_of_line(updates).items():
+            del sent.deliveries[positions[k]]
+            self._reject(sent, positions[k], rejection)
+        arrivals = self._arrivals(sent, sent.tasks, range(sent.tasks.devices.size))
         sent.deliveries, sent.start = {}, {}  # a message that is never answered must not keep them
         return arrivals
 
-    def _arrivals(self, sent: _Dispatch, devices: Ints) -> Arrivals:
-        z, seconds, upload = np.zeros(devices.size, dtype=np.int64), *np.full((2, devices.size), math.nan)
-        timings: list[Timing | None] = []
-        for i, u in enumerate(devices.tolist()):
-            delivery = sent.deliveries.get(u)
-            timings.append(None if delivery is None else delivery.report.timing(sent.arrived[u]))
-            if delivery is None:
+    def _arrivals(self, sent: _Dispatch, tasks: Tasks, positions: Sequence[int]) -> Arrivals:
+        z, seconds, upload = np.zeros(len(positions), dtype=np.int64), *np.full((2, len(positions)), math.nan)
+        timings: list[Timing | None] = [None] * len(positions)
+        for k, i in enumerate(positions):
+            if (delivery := sent.deliveries.get(i)) is None:
                 continue
-            z[i] = delivery.done
-            self._deliveries[sent.number, u] = delivery, sent.start
-            compute = delivery.report.compute
-            if delivery.done and 0 < compute <= sent.arrived[u]:
-                seconds[i], upload[i] = compute, sent.arrived[u] - compute
-        tasks = of_devices(sent.tasks, devices)
+            self._deliveries[sent.number, int(tasks.devices[k])] = delivery
+            compute, z[k] = delivery.report.compute, delivery.done
+            timings[k] = delivery.report.timing(delivery.seconds)
+            if delivery.done and 0 < compute <= delivery.seconds:
+                seconds[k], upload[k] = compute, delivery.seconds - compute
         return Arrivals(tasks, sent.number, sent.version, sent.began, z, seconds, upload, tuple(timings))
 
-    def _too_late(self, reply: Reply, sent: _Dispatch, u: int) -> None:
+    def _too_late(self, reply: Reply, sent: _Dispatch, i: int) -> None:
         """Report an answer to a task that is over; only its durations are used."""
-        self.late[str(sent.version + 1)] += 1
-        why = reply.error or f"{reply.arrived:.2f} s after it was sent"
-        log.warning("round %d, node %d: rejected, late: %s", sent.version + 1, reply.node, why)
-        if reply.error is None and reply.message is not None:
-            report = Report.read(metrics_of(reply.message), self.L)
-            if (timing := report.timing(reply.arrived)) is not None:
-                batch = int(sent.tasks.batch[np.searchsorted(sent.tasks.devices, u)])
+        task, late = sent.assigned[i], f"{reply.seconds:.2f} s after it was sent"
+        why = reply.answer if isinstance(reply.answer, str) else late
+        self.late[str(task.round)] += 1
+        log.warning("round %d, node %d: rejected, late: %s", task.round, reply.node, why)
+        if not isinstance(reply.answer, str):
+            report = Report.read(metrics_of(reply.answer), self.L)
+            if (timing := report.timing(reply.seconds)) is not None:
                 done = report.done if type(report.done) is int else 0
-                done = max(0, min(done, self._most(sent, u)))
-                self._events.append(Late(u, batch, done, report.compute, timing))
+                done = max(0, min(done, self.L * task.iterations))
+                self._events.append(Late(int(sent.tasks.devices[i]), task.batch, done, report.compute, timing))
 
-    def _reject(self, sent: _Dispatch, u: int, rejection: UpdateRejected) -> None:
+    def _reject(self, sent: _Dispatch, i: int, rejection: UpdateRejected) -> None:
         self.rejected[rejection.reason.value] += 1
-        self.last_error = f"node {self.roster[u]}: {rejection}"
+        self.last_error = f"node {self.roster[sent.tasks.devices[i]]}: {rejection}"
         log.warning("round %d, %s", sent.version + 1, self.last_error)
-
-    def _admitted(self, sent: _Dispatch, u: int, reply: Reply) -> Delivery:
-        if reply.error is not None or reply.message is None:
-            raise UpdateRejected(Reason.no_content, reply.error or "")
-        known = {name: value for name, value in self.weights().items() if is_statistic(name)}
-        return admitted(reply.message, sent.version + 1, self._most(sent, u), self.shape, known, self.settings)
 
     def collect(self, messages: Sequence[Message], until: float) -> list[Message]:
         """Send messages that are no tasks, and return the answers that arrive before a moment."""
@@ -297,8 +280,8 @@ class OnFlower(Backend):
                     self._take(reply)
                     continue
                 keys.discard(reply.key)
-                if reply.error is None and reply.message is not None:
-                    answers.append(reply.message)
+                if not isinstance(reply.answer, str):
+                    answers.append(reply.answer)
             if keys:
                 self.clock.sleep_until(min(until, self.now() + _LONGEST_POLL / 5))
         return answers
@@ -311,21 +294,20 @@ class OnFlower(Backend):
 
     def _compute(self, merge: Merge) -> Computed:
         reported = self._losses(merge) if merge.losses else None
-        used: list[tuple[Delivery, Weights, Floats, int]] = []
+        used: list[tuple[Delivery, Floats]] = []
         for arrivals, A in zip(merge.arrivals, merge.A, strict=True):
-            for i, u in enumerate(arrivals.tasks.devices.tolist()):
-                delivery, start = self._deliveries.pop((arrivals.number, u), (None, {}))
+            for u, row in zip(arrivals.tasks.devices.tolist(), A, strict=True):
+                delivery = self._deliveries.pop((arrivals.number, u), None)
                 if delivery is not None and delivery.done:
-                    used.append((delivery, start, A[i], int(arrivals.tasks.batch[i])))
-        stats = None
+                    used.append((delivery, row))
+        stats, tasks = None, merge.arrivals[0].tasks
         if merge.spread and used:
-            rate, steps = merge.arrivals[0].tasks.rate, int(merge.arrivals[0].tasks.each_steps.max())
-            stats = gradient_stats([d for d, *_ in used], [batch for *_, batch in used], self.shape, rate, steps)
-        counting = [(d, start, A) for d, start, A, _ in used if A.any()]
-        self.accepted = [d.message for d, *_ in counting]
+            stats = gradient_stats([d for d, _ in used], self.shape, tasks.rate, int(tasks.each_steps.max()))
+        counting = [(d, row) for d, row in used if row.any()]
+        self.accepted = [d.message for d, _ in counting]
         if not counting:
             return Computed(None, stats, reported)
-        change = merged(counting, self.shape, self.weights(), merge.of)
+        change = merged(counting, self.shape, self.settings.run.weights, merge.of)
         if change is None:
             log.warning("the merged model would not be finite; the weights stay as they are")
             self.accepted = []
@@ -334,4 +316,4 @@ class OnFlower(Backend):
     def _losses(self, merge: Merge) -> Floats:
         """Return the loss that each device reports; NaN for one that delivered nothing."""
         keys = [(a.number, u) for a in merge.arrivals for u in a.tasks.devices.tolist()]
-        return np.array([self._deliveries[key][0].loss if key in self._deliveries else math.nan for key in keys])
+        return np.array([self._deliveries[key].loss if key in self._deliveries else math.nan for key in keys])

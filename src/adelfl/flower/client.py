@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import default_collate
+from torch.utils.data import Dataset, default_collate
 
 from adelfl.clock import Clock, RealClock
 from adelfl.errors import ConfigError
@@ -29,17 +29,9 @@ from adelfl.flower.protocol import STATISTICS, Report, Task, is_statistic
 from adelfl.training.layers import given_layers
 from adelfl.training.truncated import Answer, Truncation, check_truncation
 
-
-class Indexable(Protocol):
-    """A dataset: a length, and a sample by its position."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, position: int, /) -> Any: ...  # noqa: ANN401
-
-
-Data = Indexable | tuple[Tensor, ...] | Iterable[Any]
-"""A dataset, or tensors of equally many rows, of which samples are drawn; anything else that can be iterated, such as a
-``DataLoader`` with ``batch_size=job.batch_size``, gives batches itself."""
+Data = Dataset[Any] | tuple[Tensor, ...] | Iterable[Any]
+"""A dataset with a length, or tensors of equally many rows, of which samples are drawn. Anything else that can be
+iterated, such as a ``DataLoader`` with ``batch_size=job.batch_size``, gives batches itself."""
 
 
 class Job:
@@ -81,15 +73,13 @@ class Job:
         self.layers = given_layers(model, self.task.layers)
         named = dict(model.named_parameters())
         self._before = {name: named[name].detach().clone() for layer in self.layers for name in layer.parameters}
-        self.done, self.iterations_done, self.loss = 0, 0, math.nan
-        self._setup, self._compute, self._aside, self._begun, self._last = math.nan, 0.0, 0.0, 0.0, 0.0
-        self._times: list[float] = []  # of the first step: forward pass, and each layer
+        self.report = Report(self.task.round)
+        self.iterations_done, self.loss, self.stopped = 0, math.nan, False
+        self._begun = self._last = 0.0  # moments at which this step began, and its last layer ended
         self._steps: list[float] = []  # durations of complete steps of the first one's batch size
-        self._samples = self._first_samples = self._examples = self._rows = 0
+        self._samples = self._examples = 0  # of this step, and of all steps with a finished layer
         self._first_gradients: dict[str, Tensor] | None = None
-        self._pair: tuple[float, ...] = ()
         self._on_gpu = next((p.is_cuda for p in model.parameters()), False)
-        self.stopped = False
 
     @property
     def learning_rate(self) -> float:
@@ -123,14 +113,14 @@ class Job:
             self._samples = _size(batch)
             self._begun = self._last = self._elapsed()
             if self.iterations_done == 0:
-                self._setup, self._first_samples = self._begun, self._samples
+                self.report.setup, self.report.samples = self._begun, self._samples
             before = self.iterations_done
             yield batch
             if self.iterations_done == before:
                 raise ConfigError("job.backward(loss) was not called for a batch")
 
-    def _drawn(self, data: Indexable | tuple[Tensor, ...]) -> Iterator[Any]:
-        self._rows = rows = len(data[0]) if isinstance(data, tuple) else len(data)
+    def _drawn(self, data: Any) -> Iterator[Any]:  # noqa: ANN401
+        self.report.rows = rows = len(data[0]) if isinstance(data, tuple) else len(data)
         if rows == 0:
             raise ConfigError("this node has no samples")
         while True:
@@ -155,15 +145,15 @@ class Job:
                 p.grad = partial.gradients.get(name)
                 if self.task.proximal and p.grad is not None and name in self._before:
                     p.grad = p.grad + self.task.proximal * (p.detach() - self._before[name])
-        if partial.depth == len(self.layers) and self._samples == self._first_samples:
+        if partial.depth == len(self.layers) and self._samples == self.report.samples:
             self._steps.append(self._elapsed() - self._begun)
         if self.iterations_done == 0:
             self.loss = partial.loss
         if not self.task.pace and self.iterations_done < 2 and not partial.stopped:
             self._compare(partial.gradients)
-        self._compute += self._elapsed() - self._begun
+        self.report.compute += self._elapsed() - self._begun
         self.iterations_done += 1
-        self.done += partial.depth
+        self.report.done += partial.depth
         self.stopped = partial.stopped
         self._examples += self._samples if partial.depth else 0
 
@@ -174,7 +164,7 @@ class Job:
         now, L = self._elapsed(), len(self.layers)
         late = now > self.task.seconds
         if self.iterations_done == 0 and not late:
-            self._times.append(now - self._last)
+            self.report.times += (now - self._last,)
         self._last = now
         if late:
             return True
@@ -191,54 +181,38 @@ class Job:
         first = self._first_gradients
         if first is None:
             self._first_gradients = {name: g.detach().clone() for name, g in gradients.items()}
-        elif self._samples == self._first_samples:
+        elif self._samples == self.report.samples:
             apart = {name: float((g - first[name]).square().sum()) for name, g in gradients.items() if name in first}
-            self._pair = tuple(sum(apart.get(name, 0.0) for name in layer.parameters) for layer in self.layers)
+            self.report.pair = tuple(sum(apart.get(name, 0.0) for name in layer.parameters) for layer in self.layers)
 
     def rehearse(self, loss: Callable[[nn.Module], Tensor]) -> None:
         """Check on a copy whether the model can be truncated; ``loss`` runs the model on a batch."""
         began = self._elapsed()
         check_truncation(self.model, self.layers, loss)
-        self._aside += self._elapsed() - began
+        self.report.aside += self._elapsed() - began
 
     def reply(self, **metrics: float) -> Message:
         """Return the message to the server: the changes of the finished layers, durations, and metrics of your own.
 
         The strategy averages metrics over nodes.
         """
-        L = len(self.layers)
-        names = [name for layer in self.layers[L - min(self.done, L) :] for name in layer.parameters]
+        L, report = len(self.layers), self.report
+        names = [name for layer in self.layers[L - min(report.done, L) :] for name in layer.parameters]
         named = dict(self.model.named_parameters())
         changes = {name: (named[name].detach() - self._before[name]).cpu().numpy() for name in names}
         own: dict[str, Any] = {"train-loss": self.loss, **{key.replace("_", "-"): v for key, v in metrics.items()}}
         own[self.weighted_by_key] = max(1, self._examples)
         record = ArrayRecord({name: Array(value) for name, value in changes.items()})
         buffers = {name: b.detach().cpu().numpy() for name, b in self.model.named_buffers() if is_statistic(name)}
-        setup = self._setup if math.isfinite(self._setup) else self._elapsed()
-        report = Report(
-            round=self.task.round,
-            done=self.done,
-            setup=setup,
-            compute=self._compute,
-            aside=self._aside,
-            total=self._elapsed(),
-            times=tuple(self._times),
-            samples=self._first_samples,
-            rows=self._rows,
-            pair=self._pair,
-            steps=self._steps_report(),
-        )
+        report.total = self._elapsed()
+        report.setup = report.setup if math.isfinite(report.setup) else report.total
+        if steps := self._steps[1:] or self._steps:  # the first one also loads code
+            variance = np.var(steps, ddof=1) if len(steps) > 1 else 0.0
+            report.steps = (float(report.samples), float(len(steps)), float(np.mean(steps)), float(variance))
         content = RecordDict({self.arrayrecord_key: record, "metrics": MetricRecord(own | report.write())})
         if buffers and self.iterations_done:  # a forward pass is whole even where the way back was cut
             content[STATISTICS] = ArrayRecord({name: Array(value) for name, value in buffers.items()})
         return Message(content, reply_to=self.message)
-
-    def _steps_report(self) -> tuple[float, ...]:
-        steps = self._steps[1:] or self._steps  # the first one also loads code
-        if not steps:
-            return ()
-        variance = np.var(steps, ddof=1) if len(steps) > 1 else 0.0
-        return float(self._first_samples), float(len(steps)), float(np.mean(steps)), float(variance)
 
 
 def train(

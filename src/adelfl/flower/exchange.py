@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from flwr.app import Message
@@ -31,14 +32,12 @@ _CALL_SECONDS, _LEAST_CALL = 10.0, 0.5  # limits for a list of nodes
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The answer of a node to the message ``key``, so many seconds after it was sent."""
+    """The answer of a node to the message ``key``, or the error in its place, so many seconds after it was sent."""
 
     key: str
     node: int
-    arrived: float
-    message: Message | None
-    error: str | None = None
-    """Why there is no content; None if there is."""
+    seconds: float
+    answer: Message | str
 
 
 @dataclass(eq=False)
@@ -47,7 +46,8 @@ class _Group:
 
     keys: list[str]
     sent: float
-    pulling: bool = False
+    answer: queue.Queue[list[Message] | Exception] | None = None
+    """Receives the result of a call that is under way."""
     due: float = 0.0
     """Moment of the next call."""
 
@@ -58,15 +58,13 @@ class Exchange:
     patience = float("inf")
     """Seconds after which an unanswered message counts as lost, so that its node may be sent another one; twice as many
     for every further one."""
-    until = float("inf")
-    """End of the run: no call is waited for much longer."""
 
-    def __init__(self, grid: Grid, clock: Clock) -> None:
+    def __init__(self, grid: Grid, clock: Clock, until: float = float("inf")) -> None:
         self.grid, self.clock = grid, clock
+        self.until = until  # end of the run: no call is waited for much longer
         self._threaded = isinstance(clock, RealClock)
         self._open: dict[str, tuple[int, float]] = {}  # node and moment of each message without a reply
         self._groups: list[_Group] = []
-        self._pulled: queue.Queue[tuple[_Group, list[Message] | Exception]] = queue.Queue()
         self._known: list[int] = []
 
     @property
@@ -103,26 +101,20 @@ class Exchange:
 
         Replies to messages that count as lost are called for less and less often.
         """
-        now = self.clock.now()
+        now, replies = self.clock.now(), list[Reply]()
         for group in self._groups:
-            if not group.pulling and now >= group.due:
+            if group.answer is None and now >= group.due:
                 group.due = now + (_BACK_OFF * (now - group.sent) if now - group.sent > self.patience else 0.0)
-                group.pulling = True
-                self._start(lambda group=group: self._pull_group(group))  # type: ignore[misc]
-        replies: list[Reply] = []
-        while not self._pulled.empty():
-            group, messages = self._pulled.get()
-            group.pulling = False
+                group.answer = self._start(partial(self._pull, group.keys))
+        for group in [group for group in self._groups if group.answer is not None and not group.answer.empty()]:
+            messages, group.answer = group.answer.get(), None  # type: ignore[union-attr]
             replies += self._failed(group, messages) if isinstance(messages, Exception) else self._taken(messages)
             group.keys = [key for key in group.keys if key in self._open]
         self._groups = [group for group in self._groups if group.keys]
         return replies
 
-    def _pull_group(self, group: _Group) -> None:
-        try:
-            self._pulled.put((group, list(self.grid.pull_messages(group.keys))))
-        except Exception as error:
-            self._pulled.put((group, error))
+    def _pull(self, keys: list[str]) -> list[Message]:
+        return list(self.grid.pull_messages(keys))
 
     def _taken(self, messages: list[Message]) -> list[Reply]:
         now, replies = self.clock.now(), []
@@ -130,8 +122,8 @@ class Exchange:
             key = message.metadata.reply_to_message_id
             if key in self._open:  # otherwise it answers no message of ours, or one that was answered before
                 node, at = self._open.pop(key)
-                error = f"code {message.error.code}: {message.error.reason}" if message.has_error() else None
-                replies.append(Reply(key, node, now - at, message, error))
+                error = f"code {message.error.code}: {message.error.reason}" if message.has_error() else ""
+                replies.append(Reply(key, node, now - at, error or message))
         return replies
 
     def _failed(self, group: _Group, error: Exception) -> list[Reply]:
@@ -144,16 +136,10 @@ class Exchange:
             return []
         key = group.keys[0]
         node, at = self._open.pop(key)
-        return [Reply(key, node, self.clock.now() - at, None, f"{type(error).__name__}: {error}")]
+        return [Reply(key, node, self.clock.now() - at, f"{type(error).__name__}: {error}")]
 
-    def _start(self, call: Callable[[], None]) -> None:
-        if self._threaded:
-            threading.Thread(target=call, daemon=True).start()
-        else:
-            call()
-
-    def _bounded(self, call: Callable[[], Result], seconds: float) -> Result | None:
-        """Return the result of a call; None if the network fails or the call takes too long."""
+    def _start(self, call: Callable[[], Result]) -> queue.Queue[Result | Exception]:
+        """Call in a thread of its own; the queue receives the result, or the error."""
         answer: queue.Queue[Result | Exception] = queue.Queue()
 
         def work() -> None:
@@ -162,9 +148,16 @@ class Exchange:
             except Exception as error:
                 answer.put(error)
 
-        self._start(work)
+        if self._threaded:
+            threading.Thread(target=work, daemon=True).start()
+        else:
+            work()
+        return answer
+
+    def _bounded(self, call: Callable[[], Result], seconds: float) -> Result | None:
+        """Return the result of a call; None if the network fails or the call takes too long."""
         try:
-            result = answer.get(timeout=None if seconds == float("inf") else max(0.0, seconds))
+            result = self._start(call).get(timeout=None if seconds == float("inf") else max(0.0, seconds))
         except queue.Empty:
             log.warning("Flower did not answer within %.1f s", seconds)
             return None

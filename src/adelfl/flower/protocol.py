@@ -82,25 +82,25 @@ class Task:
             ) from None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """Report of a node on its work. It may hold anything, so the server uses only what makes sense."""
 
-    round: object
+    round: Any
     """Round of the task."""
-    done: object
+    done: Any = 0
     """Layers finished over all iterations."""
-    setup: float
+    setup: float = math.nan
     """Seconds from the arrival of the message to the first batch."""
-    compute: float
+    compute: float = 0.0
     """Seconds of computing."""
-    aside: float
+    aside: float = 0.0
     """Seconds of checks that are made once."""
-    total: float
+    total: float = math.nan
     """Seconds from arrival to reply."""
-    times: tuple[float, ...]
+    times: tuple[float, ...] = ()
     """Seconds of the first iteration: forward pass, then each finished layer, last layer first."""
-    samples: int
+    samples: int = 0
     """Batch size of those times."""
     rows: int = 0
     """Samples that the node holds; 0 if unknown. Batches are not larger."""

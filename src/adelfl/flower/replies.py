@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.atomic import Weights
-from adelfl.flower.protocol import PREFIX, STATISTICS, Report
+from adelfl.flower.exchange import Reply
+from adelfl.flower.protocol import PREFIX, STATISTICS, Report, Task, is_statistic
 from adelfl.runtime.backend import Change
 from adelfl.theory.gradient_stats import GradientStats
-from adelfl.updates import Array, Reason, Shape, UpdateRejected, add_weighted, admit
+from adelfl.updates import Reason, Shape, UpdateRejected, add_weighted, admit
 
 if TYPE_CHECKING:
     from adelfl.flower.strategy import DeadlineStrategy
@@ -29,13 +30,22 @@ Aggregate = Callable[[list[RecordDict], str], MetricRecord]
 
 @dataclass(frozen=True, eq=False)
 class Delivery:
-    """A reply that passed every check: w_u − w of ``done`` layers (over all local steps), and running statistics."""
+    """A reply that passed every check."""
 
-    changes: dict[str, Array]
+    changes: Weights
+    """w_u − w of the layers that were delivered."""
     done: int
+    """Layers finished over all local steps."""
     report: Report
     message: Message
-    statistics: dict[str, Array] = field(default_factory=dict)
+    statistics: Weights
+    """Running statistics of the node's model."""
+    batch: int
+    """Samples per local step, as requested."""
+    seconds: float
+    """Duration of the round trip."""
+    start: Weights
+    """Weights that the node started from."""
 
     @property
     def loss(self) -> float:
@@ -44,37 +54,24 @@ class Delivery:
         return loss if isinstance(loss, float) and math.isfinite(loss) else math.nan
 
 
-def admitted(
-    message: Message, round_: int, most: int, shape: Shape, statistics: Weights, settings: DeadlineStrategy
-) -> Delivery:
-    """Return what a reply delivers, or raise UpdateRejected if it fails a check.
-
-    Parameters
-    ----------
-    message : Message
-    round_ : int
-        Round of the task.
-    most : int
-        Layers that were assigned, over all local steps.
-    shape : Shape
-        Layers of the model.
-    statistics : dict of str to ndarray
-        Running statistics of the model.
-    settings : DeadlineStrategy
-        Names of records and metrics.
-    """
-    metrics, L = metrics_of(message), len(shape.layers)
+def admitted(reply: Reply, task: Task, shape: Shape, start: Weights, settings: DeadlineStrategy) -> Delivery:
+    """Return what the reply to a task delivers, or raise UpdateRejected if it fails a check."""
+    if isinstance(reply.answer, str):
+        raise UpdateRejected(Reason.no_content, reply.answer)
+    metrics, L = metrics_of(reply.answer), len(shape.layers)
     report = Report.read(metrics, L)
-    files = files_of(message, settings.arrayrecord_key)
-    depth, changes = admit(shape, round_, report.round, files, metrics.get(settings.weighted_by_key))
+    files = files_of(reply.answer, settings.arrayrecord_key)
+    depth, changes = admit(shape, task.round, report.round, files, metrics.get(settings.weighted_by_key))
     done = report.done
-    if type(done) is not int or not depth <= done <= most or depth != min(L, done):
+    if type(done) is not int or not depth <= done <= L * task.iterations or depth != min(L, done):
         raise UpdateRejected(Reason.bad_depth, f"{depth} layers, and the report says {str(done)[:20]}")
-    return Delivery(changes, done, report, message, _statistics(message, statistics))
+    statistics = _statistics(reply.answer, start)
+    return Delivery(changes, done, report, reply.answer, statistics, task.batch, reply.seconds, start)
 
 
-def _statistics(message: Message, known: Weights) -> Weights:
+def _statistics(message: Message, weights: Weights) -> Weights:
     """Return the running statistics of a reply; they must be complete, or missing altogether."""
+    known = {name: value for name, value in weights.items() if is_statistic(name)}
     if not known or STATISTICS not in message.content.array_records:
         return {}
     files = files_of(message, STATISTICS)
@@ -86,13 +83,11 @@ def _statistics(message: Message, known: Weights) -> Weights:
 
 def average_metrics(replies: Iterable[Message], aggregate: Aggregate | None, weighted_by: str) -> MetricRecord | None:
     """Average the user's own metrics over nodes, by default as Flower does; None without any that fit together."""
-    contents = []
-    for reply in replies:
-        own = {
-            name: MetricRecord({key: value for key, value in record.items() if not key.startswith(PREFIX)})
-            for name, record in reply.content.metric_records.items()
-        }
-        contents.append(RecordDict(dict(own)))
+
+    def own(record: MetricRecord) -> MetricRecord:
+        return MetricRecord({key: value for key, value in record.items() if not key.startswith(PREFIX)})
+
+    contents = [RecordDict({k: own(record) for k, record in r.content.metric_records.items()}) for r in replies]
     if not contents:
         return None
     try:
@@ -104,9 +99,7 @@ def average_metrics(replies: Iterable[Message], aggregate: Aggregate | None, wei
 
 def metrics_of(message: Message) -> dict[str, Any]:
     """Return the first metrics record of a reply, whatever its name."""
-    for record in message.content.metric_records.values():
-        return dict(record)
-    return {}
+    return dict(next(iter(message.content.metric_records.values()), {}))
 
 
 def files_of(message: Message, key: str) -> dict[str, bytes]:
@@ -124,28 +117,25 @@ def files_of(message: Message, key: str) -> dict[str, bytes]:
 
 
 def merged(
-    updates: Sequence[tuple[Delivery, Weights, NDArray[np.float64]]],
-    shape: Shape,
-    now: Weights,
-    of: Literal["changes", "models"],
+    updates: Sequence[tuple[Delivery, Floats]], shape: Shape, now: Weights, of: Literal["changes", "models"]
 ) -> Change | None:
-    """Merge updates, each with the weights that it started from and its row of A; None if the sum is not finite."""
-    total: dict[str, Array] = {}
+    """Merge updates, each with its row of A; None if the sum is not finite."""
+    total: Weights = {}
     with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
-        for d, start, A in updates:
+        for d, A in updates:
             moved = d.changes
             if of == "models":  # the way from the present weights to the device's model
-                moved = {name: np.asarray(change + (start[name] - now[name])) for name, change in moved.items()}
+                moved = {name: np.asarray(change + (d.start[name] - now[name])) for name, change in moved.items()}
             add_weighted(total, shape.layers, moved, A)
         if not all(np.isfinite(now[name] + change).all() for name, change in total.items()):
             return None
-    losses = [d.loss for d, *_ in updates if not math.isnan(d.loss)]
-    return Change(total, _mean_statistics([d for d, *_ in updates]), float(np.mean(losses)) if losses else math.nan)
+    losses = [d.loss for d, _ in updates if not math.isnan(d.loss)]
+    statistics = _averaged([d.statistics for d, _ in updates if d.statistics])
+    return Change(total, statistics, float(np.mean(losses)) if losses else math.nan)
 
 
-def _mean_statistics(deliveries: Sequence[Delivery]) -> dict[str, Array]:
-    """Average running statistics over the nodes that sent them."""
-    sent = [d.statistics for d in deliveries if d.statistics]
+def _averaged(sent: Sequence[Weights]) -> Weights:
+    """Average the running statistics of some nodes."""
     means = {name: np.mean([one[name] for one in sent], axis=0, dtype=np.float64) for name in (sent[0] if sent else ())}
     return {
         name: (mean if sent[0][name].dtype.kind == "f" else np.round(mean)).astype(sent[0][name].dtype)
@@ -153,9 +143,7 @@ def _mean_statistics(deliveries: Sequence[Delivery]) -> dict[str, Array]:
     }
 
 
-def gradient_stats(
-    deliveries: Sequence[Delivery], batches: Sequence[int], shape: Shape, rate: float, steps: int
-) -> GradientStats:
+def gradient_stats(deliveries: Sequence[Delivery], shape: Shape, rate: float, steps: int) -> GradientStats:
     """Estimate σ², ζ² and ‖ḡ‖² of each layer from the updates of one round.
 
     ζ² and ‖ḡ‖² follow from how far the updates of several nodes are apart. σ², the variance of one sample's gradient,
@@ -166,22 +154,17 @@ def gradient_stats(
     ``rate`` and ``steps`` are those of the local steps behind a whole update.
     """
     L = len(shape.layers)
-    pairs = np.array(
-        [n / 2.0 * np.array(d.report.pair) for d, n in zip(deliveries, batches, strict=True) if len(d.report.pair) == L]
-    )
+    pairs = np.array([d.batch / 2.0 * np.array(d.report.pair) for d in deliveries if len(d.report.pair) == L])
     sigma2 = np.median(pairs, axis=0) if pairs.size else np.full(L, np.nan)
     count, noise, squares, of_sum = np.zeros((4, L))
     for l, names in enumerate(shape.layers):
-        own = [
-            (d.changes, n, max(1, min(steps, d.done // L)))
-            for d, n in zip(deliveries, batches, strict=True)
-            if all(name in d.changes for name in names)
-        ]
+        sent = [d for d in deliveries if all(name in d.changes for name in names)]
+        own = [(d, max(1, min(steps, d.done // L))) for d in sent]
         count[l] = len(own)
-        noise[l] = sum(1.0 / (n * k) for _, n, k in own)
+        noise[l] = sum(1.0 / (d.batch * k) for d, k in own)
         for name in names:
-            gradients = [np.asarray(changes[name], dtype=np.float64) / (rate * k) for changes, _, k in own]
+            gradients = [np.asarray(d.changes[name], dtype=np.float64) / (rate * k) for d, k in own]
             squares[l] += sum(float(np.square(g).sum()) for g in gradients)
             of_sum[l] += float(np.square(sum(gradients)).sum()) if gradients else 0.0
-    stats = GradientStats.from_devices(count, np.nan_to_num(sigma2), noise, squares, of_sum)
+    stats = GradientStats.from_sums(count, np.nan_to_num(sigma2), noise, squares, of_sum)
     return replace(stats, sigma2=np.where(np.isfinite(stats.sigma2), sigma2, np.nan))

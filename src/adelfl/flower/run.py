@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from adelfl.atomic import Weights
@@ -24,8 +24,10 @@ from adelfl.records.schema import RunInfo
 from adelfl.runtime.backend import Change
 from adelfl.runtime.loop import Step
 from adelfl.runtime.run import ModelHost, Record, Run
-from adelfl.runtime.server_step import ServerStep
 from adelfl.strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from adelfl.flower.strategy import DeadlineStrategy
 
 log = logging.getLogger("flwr")
 
@@ -45,13 +47,12 @@ class FlowerRun(ModelHost):
         backend: OnFlower,
         weights: Weights,
         record: Record,
-        server_step: ServerStep,
-        train_metrics: Callable[[Iterable[Message]], MetricRecord | None],
+        settings: DeadlineStrategy,
         evaluate: Callable[[int, Result], MetricRecord | None],
     ) -> None:
-        super().__init__(server_step)
+        super().__init__(settings.server_step)  # type: ignore[arg-type]
         self.strategy, self.backend, self.record = strategy, backend, record
-        self.train_metrics, self.evaluate = train_metrics, evaluate
+        self.settings, self.evaluate = settings, evaluate
         info, self.budget, self.L = record.info, record.info.budget, len(record.info.layers)
         self.done = 0 if record.checkpoint is None else record.checkpoint.round
         backend.roster = [int(node) for node in info.nodes or ()]
@@ -157,7 +158,7 @@ class FlowerRun(ModelHost):
         delivered = sum(int(np.count_nonzero(a.z)) for a in arrivals)
         log.info("[ROUND %d] %.1f s of %.1f s, %d updates", number, step.time, self.budget, delivered)
         self._account(step, merged=merged)
-        metrics = self.train_metrics(self.backend.accepted) if merged else None
+        metrics = self.settings.aggregate_train(number, self.backend.accepted)[1] if merged else None
         if metrics is not None:
             self.result.train_metrics_clientapp[number] = metrics
         began = min(a.began for a in arrivals)

@@ -1,4 +1,4 @@
-"""A Flower strategy whose rounds close when a plan says.
+"""A Flower strategy whose rounds close at planned deadlines.
 
 strategy = DeadlineStrategy(budget=600, method="adel", learning_rate=0.1)
 result = strategy.start(grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=50)
@@ -45,6 +45,7 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 METHODS = tuple(name for name in BUILT_IN if name not in ("oracle", "clairvoyant", "heterofl", "scaffold"))
 """Built-in methods that can run on a deployment."""
 
+_OWN_LOOP = "DeadlineStrategy runs its own loop: call its start method"
 _CLOCK_ERROR = 2 * 3600.0
 """Flower refuses a reply whose wall clock is ahead by more than the message's time to live. So messages live longer
 than clocks are wrong, and a node is sent no second message before it has answered the first."""
@@ -61,7 +62,7 @@ class DeadlineStrategy(Strategy):
     budget: float
     """T_max, seconds from the call of :meth:`start` to its end."""
     method: str = "adel"
-    """How stragglers are treated: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or
+    """Method that treats stragglers: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or
     ``package.module:Class`` of a :class:`~adelfl.strategies.Strategy` of your own."""
     learning_rate: float | LearningRate = 0.1
     """η_t; sent to the clients with every task."""
@@ -79,7 +80,7 @@ class DeadlineStrategy(Strategy):
     constants: Constants | None = None
     """Constants of the bound; by default estimated in the opening round."""
     server_step: str | ServerStep = "sgd"
-    """How the server uses merged changes: "sgd" as in the paper, "momentum", "adagrad", "adam", "yogi", "average"."""
+    """Server step for merged changes: "sgd" as in the paper, "momentum", "adagrad", "adam", "yogi", "average"."""
     min_reports: int = 1
     """A round in which fewer nodes deliver something is abandoned: the model stays as it is."""
     norm_limit: float = 10.0
@@ -135,7 +136,7 @@ class DeadlineStrategy(Strategy):
     def run(self) -> FlowerRun:
         """The run that :meth:`start` began."""
         if self._run is None:
-            raise AdelError("DeadlineStrategy runs its own loop: call its start method")
+            raise AdelError(_OWN_LOOP)
         return self._run
 
     def summary(self) -> None:
@@ -143,13 +144,13 @@ class DeadlineStrategy(Strategy):
         settings = f"{self.method}, {self.budget:g} s, batch {self.batch}, local steps: {self.local_iterations}"
         log.info("\t└──> %s", settings)
 
-    # -- Flower's four questions
+    # -- methods that Flower's strategies have
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Refuse: tasks are sent by the loop that :meth:`start` runs, when the method says."""
-        raise AdelError("DeadlineStrategy runs its own loop: call its start method")
+        """Raise an error: tasks are sent by the loop that :meth:`start` runs."""
+        raise AdelError(_OWN_LOOP)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -159,13 +160,11 @@ class DeadlineStrategy(Strategy):
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    ) -> list[Message]:
         """Ask some nodes to evaluate the model."""
         if self.fraction_evaluate == 0.0:
             return []
-        exchange = self.run.backend.exchange
-        busy = exchange.busy
-        idle = [n for n in exchange.nodes() if n not in busy]
+        idle = self.run.backend.idle_nodes()
         wanted = max(self.min_evaluate_nodes, round(self.fraction_evaluate * len(idle)))
         order = rng_for(self.seed, "evaluate", server_round).permutation(len(idle))[:wanted]
         chosen = [idle[i] for i in order]  # Flower's ids have 64 bits without a sign: no array holds them all
@@ -198,7 +197,7 @@ class DeadlineStrategy(Strategy):
             on until the budget is used up. For an asynchronous method, ``num_rounds`` is the number of merges. The time
             that ``evaluate_fn`` takes is part of the budget.
         timeout : float, optional
-            Not used: rounds close when the plan says.
+            Not used: rounds close at planned deadlines.
         """
         rounds = None if num_rounds == "auto" else num_rounds
         if rounds is not None and rounds < 1:
@@ -213,22 +212,10 @@ class DeadlineStrategy(Strategy):
         with Record.open(folder, info, partial(check_same_run, info)) as record:
             began = None if record.writer is None else record.info.started
             clock = self.clock or RealClock(0.0 if began is None else max(0.0, wall_seconds() - began))
-            config = train_config or ConfigRecord()
-
-            def message(node: int, task: Task) -> Message:
-                return self._message(node, task, self.run.iterate, config)
-
-            backend = OnFlower(Exchange(grid, clock), shape, lambda: self.run.weights, message, self)
-            backend.exchange.until = self.budget
-            self._run = FlowerRun(
-                strategy,
-                backend,
-                weights,
-                record,
-                self.server_step,  # type: ignore[arg-type]
-                lambda replies: average_metrics(replies, self.train_metrics_aggr_fn, self.weighted_by_key),
-                lambda number, result: self._evaluate(number, result, evaluate_fn, evaluate_config or ConfigRecord()),
-            )
+            message = partial(self._message, config=train_config or ConfigRecord())
+            evaluate = partial(self._evaluate, evaluate_fn=evaluate_fn, config=evaluate_config or ConfigRecord())
+            backend = OnFlower(Exchange(grid, clock, self.budget), shape, message, self)
+            self._run = FlowerRun(strategy, backend, weights, record, self, evaluate)
             self.summary()
             return self._run.go(self.min_available_nodes, rounds)
 
@@ -273,28 +260,21 @@ class DeadlineStrategy(Strategy):
         self, number: int, result: Result, evaluate_fn: Evaluate | None, config: ConfigRecord
     ) -> MetricRecord | None:
         """Evaluate the model after a round, at nodes and on the server."""
-        if number > 0:
-            self._evaluate_at_nodes(number, result, config)
+        backend = self.run.backend
+        if number > 0 and (messages := self.configure_evaluate(number, result.arrays, config, backend.exchange.grid)):
+            seconds = self.evaluate_seconds or self.budget / self.run.strategy.rounds / 4
+            answers = backend.collect(messages, min(backend.now() + seconds, self.budget))
+            if (at_nodes := self.aggregate_evaluate(number, answers)) is not None:
+                result.evaluate_metrics_clientapp[number] = at_nodes
         metrics = None if evaluate_fn is None else evaluate_fn(number, result.arrays)
         if metrics is not None:
             log.info("\t└──> %s", dict(metrics))
             result.evaluate_metrics_serverapp[number] = metrics
         return metrics
 
-    def _evaluate_at_nodes(self, number: int, result: Result, config: ConfigRecord) -> None:
-        backend = self.run.backend
-        messages = list(self.configure_evaluate(number, result.arrays, config, backend.exchange.grid))
-        if not messages:
-            return
-        seconds = self.evaluate_seconds or self.budget / self.run.strategy.rounds / 4
-        answers = backend.collect(messages, min(backend.now() + seconds, self.budget))
-        metrics = self.aggregate_evaluate(number, answers)
-        if metrics is not None:
-            result.evaluate_metrics_clientapp[number] = metrics
-
-    def _message(self, node: int, task: Task, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+    def _message(self, node: int, task: Task, config: ConfigRecord) -> Message:
         full = ConfigRecord({**config, "server-round": task.round, **task.write()})
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: full})
+        content = RecordDict({self.arrayrecord_key: self.run.iterate, self.configrecord_key: full})
         return self._addressed(content, node, MessageType.TRAIN, task.round)
 
     def _addressed(self, content: RecordDict, node: int, kind: str, number: int) -> Message:

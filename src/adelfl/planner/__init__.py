@@ -2,8 +2,7 @@
 
 from adelfl.planner.problem import Constants, Problem
 from adelfl.planner.solution import Alternative, Method, Objective, SittingOut, Solution
-from adelfl.planner.solve import plan
-from adelfl.planner.what_if import WhatIfRow, what_if
+from adelfl.planner.solve import WhatIfRow, plan, what_if
 
 __all__ = [
     "Alternative",

@@ -23,7 +23,7 @@ _TABLE = 300
 
 
 class NotConverged(ArithmeticError):
-    """The Newton iteration did not converge; the caller falls back on the trust-region solver."""
+    """Error of a Newton iteration that did not converge; the caller falls back on the trust-region solver."""
 
 
 @dataclass(frozen=True)

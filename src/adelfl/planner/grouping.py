@@ -11,20 +11,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from adelfl.array_types import Floats, Ints
+from adelfl.array_types import Floats
 from adelfl.theory.bound import RoundCost
 
 SPEED_BINS, UPLOAD_BINS = 48, 8
 MAX_GROUPS = SPEED_BINS * UPLOAD_BINS
-
-
-def slowest_front(P: Floats, B: Floats) -> Ints:
-    """Return the devices that no other one exceeds in both slowness and upload; they set the smallest deadline."""
-    order = np.argsort(P, kind="stable")
-    longest_so_far = np.maximum.accumulate(B[order])
-    first = np.concatenate([[True], longest_so_far[1:] > longest_so_far[:-1]])
-    front: Ints = order[first]
-    return front
 
 
 def merge_equal(cost: RoundCost) -> RoundCost:
@@ -40,14 +31,17 @@ def merge_equal(cost: RoundCost) -> RoundCost:
 def merge_near(cost: RoundCost) -> RoundCost:
     """Return an approximation with about MAX_GROUPS groups; ``cost`` itself (sorted from slow to fast) if it has fewer.
 
-    The slowest front, and with it the constraints, stays exact. The others are binned by rank in speed (finer towards
+    The slowest front, the devices that no other one exceeds in both slowness and upload, stays exact, and with it the
+    smallest deadline. The others are binned by rank in speed (finer towards
     the slow end, where 1/(m P − 1) is steepest), then by rank in upload; a bin has the mean of 1/P and of B, weighted
     by σ², so that its first-order error vanishes.
     """
     P, B, share = cost.P, cost.B, cost.share
     if P.size <= MAX_GROUPS:
         return cost
-    front = slowest_front(P, B)
+    by_speed = np.argsort(P, kind="stable")
+    longest_so_far = np.maximum.accumulate(B[by_speed])
+    front = by_speed[np.concatenate([[True], np.diff(longest_so_far) > 0])]
     bulk = np.delete(np.arange(P.size), front)
     edges = np.round(bulk.size * np.linspace(0.0, 1.0, SPEED_BINS + 1) ** 3).astype(np.int64)
     label = np.empty(bulk.size, dtype=np.int64)

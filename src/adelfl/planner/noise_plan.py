@@ -15,23 +15,115 @@ may be better, and are taken then. One search finds x.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adelfl.array_types import Floats
 from adelfl.errors import InfeasibleBudgetError
-from adelfl.planner.population import Population
+from adelfl.latency import Exponential, LatencyModel, delivery_of, for_plans
+from adelfl.planner.problem import Problem
+from adelfl.planner.solution import Alternative, SittingOut, Solution, short_of_data
 from adelfl.schedule import round_up
 from adelfl.theory import bound
-
-Floats = NDArray[np.float64]
+from adelfl.theory.gradient_stats import GradientStats
+from adelfl.theory.round_noise import memory, precision, round_noise
 
 _LEAST_RATE, _RATES = 0.2, 14  # of the search for x
 _SHORTEST = 0.25  # of the mean: the least computing time of a round
 _GROUPS, _FINEST = 32, 4096  # groups of similar devices in a plan, and in the reference of grouping_error
 _NODES = 24  # points of the integrals
 _POINTS = 9  # deadlines at which the noise of a plan is computed, and interpolated for the others
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Groups of devices that take part in a round."""
+
+    P: Floats
+    """P_u / E, shape (groups,): a device counts once it has finished all local iterations, which is exact for E = 1
+    only."""
+    B: Floats
+    """B_u, shape (groups,)."""
+    count: Floats
+    """Devices in each group."""
+    chance: Floats
+    """Probability that a device takes part in a round: it is drawn into the cohort, and available."""
+    layers: int
+    spread: GradientStats
+    memory: float = 1.0
+    """Rounds over which a lasting bias adds up."""
+    latency: LatencyModel = field(default_factory=Exponential)
+    samples: Floats | None = None
+    """Samples that a device holds, which its batches do not exceed; None for no bound."""
+    overhead: Floats | float = 0.0
+    """s₀: cost of a step besides its samples."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> Population:
+        """Return the fleet of a problem."""
+        share = 1.0 if problem.cohort is None else problem.cohort / problem.fleet.size
+        return cls(
+            P=problem.speed,
+            B=problem.fleet.upload,
+            count=problem.fleet.count.astype(np.float64),
+            chance=np.full(problem.fleet.groups, share),
+            layers=problem.layers,
+            spread=problem.spread,
+            memory=memory(problem.eta, problem.constants.rho_c),
+            latency=for_plans(problem.latency),
+            samples=problem.fleet.samples,
+            overhead=problem.fleet.overhead_of(),
+        )
+
+    def sending_within(self, seconds: float) -> Population:
+        """Return the devices whose upload fits into the deadline."""
+        fits = self.B < seconds
+        kept = {key: getattr(self, key)[fits] for key in ("P", "B", "count", "chance")}
+        overhead = np.broadcast_to(self.overhead, self.P.shape)[fits]
+        return replace(self, **kept, samples=None if self.samples is None else self.samples[fits], overhead=overhead)
+
+    def condensed(self, groups: int) -> Population:
+        """Return an approximation with fewer groups, similar in speed and upload, with the mean of 1/P and of B."""
+        if self.P.size <= groups:
+            return self
+        uploads = 1 if np.ptp(self.B) == 0 else 4
+        speeds = max(1, groups // uploads)
+        order = np.argsort(self.P, kind="stable")
+        place = np.empty_like(self.count)
+        place[order] = (np.cumsum(self.count[order]) - 0.5 * self.count[order]) / self.count.sum()
+        label = np.minimum((place * speeds).astype(np.int64), speeds - 1) * uploads
+        if uploads > 1:
+            by_upload = np.lexsort((self.B, label))
+            first = np.searchsorted(label[by_upload], label[by_upload], side="left")
+            size = np.searchsorted(label[by_upload], label[by_upload], side="right") - first
+            label[by_upload] += (np.arange(label.size) - first) * uploads // size
+        n = np.bincount(label, self.count).astype(np.float64)
+        some = n > 0
+
+        def mean(values: Floats) -> Floats:
+            means: Floats = np.bincount(label, self.count * values)[some] / n[some]
+            return means
+
+        samples = None if self.samples is None else mean(self.samples)
+        P, B, chance = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance)
+        overhead = mean(np.broadcast_to(self.overhead, self.P.shape))
+        return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples, overhead=overhead)
+
+    def noise(self, T: Floats, m: Floats, nodes: int) -> Floats:
+        """Return N(T, m), broadcast over both; infinite where no upload fits."""
+        T, m = np.broadcast_arrays(T, m)
+        T_, m_ = T[..., None], m[..., None]
+        fits = self.B < T_
+        # Rule B3 rounds down by half a sample on average.
+        S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5 - self.overhead)
+        if self.samples is not None:
+            S = np.minimum(S, self.samples)
+        delivered = delivery_of(self.latency, (S + self.overhead) / self.P, self.B, T_, self.layers)
+        pi = delivered * (self.chance * fits)[..., None]
+        v = precision(S, self.spread, self.memory)
+        total = round_noise(pi, S, self.spread, v, self.count, nodes=nodes).total(self.memory)
+        return np.where(np.isfinite(total) & fits.any(axis=-1), total, np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,25 +135,44 @@ class NoisePlan:
     excess: float
 
 
+def plan_noise(problem: Problem, strict: bool) -> Solution:
+    """Minimise the noise; ``strict`` refuses a plan in which a device sits out."""
+    c, eta, population = problem.constants, problem.eta, Population.of(problem)
+    best = solve(population, eta, problem.budget, rho_c=c.rho_c)
+    level = solve(population, eta, problem.budget, rho_c=c.rho_c, uniform=True)
+    left = c.Delta1 * bound.initial_error_left(eta, c.rho_c)
+    longest, upload = best.T.max(), problem.fleet.upload
+    out = upload >= longest
+    sitting_out = tuple(
+        SittingOut.of(problem, i, f"its upload of {upload[i]:.4g} s outlasts the longest deadline of {longest:.4g} s")
+        for i in np.flatnonzero(out).tolist()
+    )
+    if strict and sitting_out:
+        name, reason = sitting_out[0].name, sitting_out[0].reason
+        raise InfeasibleBudgetError(f"{name} would sit out: {reason}", binding=reason, smallest_budget=None)
+    schedule = problem.schedule(best.T, best.m, out)
+    smallest = schedule.batch_sizes(int(np.argmin(best.T)))
+    single = [f"one sample: {problem.fleet.name(i)}" for i in np.flatnonzero((smallest == 1) & ~out)[:1].tolist()]
+    return Solution(
+        problem=problem,
+        schedule=schedule,
+        m=best.m,
+        bound=best.excess + left,
+        excess=best.excess,
+        uniform=Alternative(problem.uniform_deadline, float(level.m[0]), level.excess + left, level.excess),
+        binding=("budget", *single, *short_of_data(schedule)),
+        sitting_out=sitting_out,
+        grouping_error=grouping_error(population, best),
+        objective="tight",
+    )
+
+
 def solve(population: Population, eta: Floats, budget: float, *, rho_c: float, uniform: bool = False) -> NoisePlan:
-    """Share a budget out over the rounds of a learning rate, shape (R,).
+    """Share a budget out over the rounds of a learning rate, shape (R,); ``uniform`` makes all deadlines equal.
 
     The plan that ignores the devices' data is taken if it needs no more samples than each device holds; otherwise
-    batches are cut to the data in all comparisons.
-
-    Parameters
-    ----------
-    population, eta, budget
-        Devices that take part, learning rates, and seconds.
-    rho_c : float
-        Strong convexity.
-    uniform : bool
-        Whether all deadlines are equal.
-
-    Raises
-    ------
-    InfeasibleBudgetError
-        If no upload fits into the mean deadline, or no device is expected to deliver.
+    batches are cut to the data in all comparisons. Raises InfeasibleBudgetError if no upload fits into the mean
+    deadline, or no device is expected to deliver.
     """
     check_uploads(population, eta.size, budget)
     if population.samples is not None:
@@ -71,7 +182,10 @@ def solve(population: Population, eta: Floats, budget: float, *, rho_c: float, u
         if np.all(np.floor(largest) <= population.samples):
             return free
     a, mean = bound.weights(eta, rho_c), budget / eta.size
-    lag = population.sending_within(mean).median_upload
+    fits = population.sending_within(mean)
+    by_upload = np.argsort(fits.B, kind="stable")
+    devices = np.cumsum(fits.count[by_upload])
+    lag = float(fits.B[by_upload][np.searchsorted(devices, 0.5 * devices[-1])])  # the median
     share = np.sqrt(a)
     share = np.maximum(share, _SHORTEST * share.mean())
     T = lag + (mean - lag) * share / share.mean()

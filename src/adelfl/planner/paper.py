@@ -10,19 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from adelfl.array_types import Bools, Floats, Ints
-from adelfl.clock import monotonic
 from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.planner import exact, trust_region
 from adelfl.planner.exact import Optimum
 from adelfl.planner.grouping import grouping_error, merge_equal, merge_near
 from adelfl.planner.problem import Problem
-from adelfl.planner.solution import Alternative, Method, SittingOut, Solution
-from adelfl.schedule import Schedule, round_up
+from adelfl.planner.solution import Alternative, Method, SittingOut, Solution, short_of_data
+from adelfl.schedule import round_up
 from adelfl.theory import bound
-from adelfl.theory.bound import RoundCost, needed_deadline
+from adelfl.theory.bound import RoundCost
 from adelfl.theory.participation import P_EMPTY_LIMIT, p_empty_bound, smallest_rate
-
-Mask = Bools
 
 _MOST_TERMS = 50_000_000  # of Theorem 1's bound, one for each round and layer
 
@@ -34,7 +31,6 @@ def plan_paper(problem: Problem, method: Method, strict: bool) -> Solution:
             f"{problem.rounds:,} rounds × {problem.layers:,} layers are too many for objective 'paper' "
             f"(at most {_MOST_TERMS:,}); use objective 'tight', or fewer rounds"
         )
-    start = monotonic()
     keep, sitting_out = admit(problem, strict=strict)
     every = exact_cost(problem, keep)
     distinct = merge_equal(every)
@@ -61,7 +57,6 @@ def plan_paper(problem: Problem, method: Method, strict: bool) -> Solution:
 
     J, excess = values(best)
     schedule = problem.schedule(best.T, best.m, ~keep)
-    seconds = monotonic() - start
     return Solution(
         problem=problem,
         schedule=schedule,
@@ -74,11 +69,10 @@ def plan_paper(problem: Problem, method: Method, strict: bool) -> Solution:
         warnings=warnings,
         grouping_error=grouping_error(distinct, cost, best.T, best.m),
         method=method,
-        seconds=seconds,
     )
 
 
-def exact_cost(problem: Problem, keep: Mask) -> RoundCost:
+def exact_cost(problem: Problem, keep: Bools) -> RoundCost:
     """Return the cost f_m of the devices that take part, one entry per group of the fleet."""
     count = problem.fleet.count[keep].astype(np.float64)
     return RoundCost(
@@ -95,18 +89,14 @@ def exact_cost(problem: Problem, keep: Mask) -> RoundCost:
 
 
 def needed_deadlines(problem: Problem, devices: int) -> Floats:
-    """Return the deadline that each group needs when this many devices take part."""
-    x_min = smallest_rate(problem.layers, problem.cohort_of(devices))
-    return needed_deadline(problem.speed, problem.fleet.upload, x_min)
+    """Return B_u + x_min/P_u of each group, which the mean deadline must exceed when this many devices take part."""
+    return problem.fleet.upload + smallest_rate(problem.layers, problem.cohort_of(devices)) / problem.speed
 
 
-def admit(problem: Problem, *, strict: bool = False) -> tuple[Mask, tuple[SittingOut, ...]]:
+def admit(problem: Problem, *, strict: bool = False) -> tuple[Bools, tuple[SittingOut, ...]]:
     """Return the mask of the groups that take part in the plan, and a description of the others.
 
-    Raises
-    ------
-    InfeasibleBudgetError
-        If no plan exists, or ``strict`` and some device would sit out; it names what binds and a budget that works.
+    The error, if no plan exists or a strict one would leave a device out, names what binds and a budget that works.
     """
     keep, needed = _admitted(problem, problem.uniform_deadline)
     if keep.all():
@@ -117,7 +107,7 @@ def admit(problem: Problem, *, strict: bool = False) -> tuple[Mask, tuple[Sittin
     return keep, tuple(SittingOut.of(problem, i, _reason(problem, i, needed[i])) for i in out)
 
 
-def _admitted(problem: Problem, deadline: float) -> tuple[Mask, Floats]:
+def _admitted(problem: Problem, deadline: float) -> tuple[Bools, Floats]:
     """Return the largest set of groups that a plan with this mean deadline can serve; empty below two devices.
 
     Also return the deadline that each group needed in the pass that left it out (or in the last one).
@@ -185,21 +175,7 @@ def _binding(problem: Problem, cost: RoundCost, groups: Ints, at: Optimum) -> tu
     return tuple(names)
 
 
-def short_of_data(schedule: Schedule) -> tuple[str, ...]:
-    """Name the group whose data cut its batches most, in the round of the largest batches; empty if none is cut."""
-    fleet = schedule.fleet
-    if fleet.samples is None or schedule.m is None:
-        return ()
-    m = np.broadcast_to(schedule.m, schedule.deadlines.shape)
-    t = int(np.argmax(m * schedule.deadlines))
-    T, P = schedule.deadlines[t], fleet.compute / schedule.local_iterations
-    unbounded = np.floor(m[t] * P * np.maximum(T - fleet.upload, 0.0) / T)
-    over = np.where(schedule.sits_out, 0.0, unbounded / fleet.samples)
-    worst = int(np.argmax(over))
-    return (f"data: {fleet.name(worst)}",) if over[worst] > 1.0 else ()
-
-
-def _cost_of_little_data(problem: Problem, cost: RoundCost, keep: Mask, a: Floats, at: Optimum) -> float:
+def _cost_of_little_data(problem: Problem, cost: RoundCost, keep: Bools, a: Floats, at: Optimum) -> float:
     """Return Σ_t a_t times the increase of B_t because batches are cut to the devices' data; 0 where none is cut.
 
     More than 64 rounds are pooled into 64 sets of similar deadlines.

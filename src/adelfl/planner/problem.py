@@ -13,12 +13,11 @@ from numpy.typing import ArrayLike
 
 from adelfl.array_types import Bools, Floats, Ints
 from adelfl.errors import ConfigError
-from adelfl.fleet import MAX_DEVICES, Fleet
+from adelfl.fleet import Fleet
 from adelfl.latency import Exponential, LatencyModel, for_plans, of_fleet
 from adelfl.learning_rate import InverseDecay, LearningRate, as_learning_rate
 from adelfl.schedule import MAX_COUNT, Schedule
 from adelfl.theory.gradient_stats import GradientStats
-from adelfl.theory.round_noise import memory
 
 MAX_ROUNDS, MAX_LAYERS = 1_000_000, 1000
 MIN_BUDGET, MIN_RUN_BUDGET, MAX_BUDGET = 1e-30, 1e-9, 1e15
@@ -52,34 +51,10 @@ class Constants:
         for key in ("rho_c", "Gamma", "Delta1"):
             _require(key, getattr(self, key), getattr(self, key) >= 0, "zero or positive")
 
-    def spread_of(self, layers: int) -> GradientStats:
-        """Return gradient statistics per layer, with guesses from σ² and G² for unknown values."""
-        guess = GradientStats.guess(layers, float(np.mean(self.sigma2)), self.G2)
-        return guess if self.spread is None else self.spread.completed(guess).plausible()
-
     def to_dict(self) -> dict[str, Any]:
-        """Return values for JSON; :meth:`from_dict` is the inverse."""
+        """Return values for JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spread"}
         return values | {"spread": None if self.spread is None else self.spread.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Constants:
-        """Rebuild constants from :meth:`to_dict`, before or after JSON."""
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        spread = given.pop("spread", None)
-        return cls(**given, spread=None if spread is None else GradientStats.of(**spread))
-
-    @classmethod
-    def from_pairs(cls, differences: ArrayLike, sizes: ArrayLike, samples: int) -> Constants:
-        """Estimate σ² and G² of each layer from pairs of gradients that differ in their batches of n samples only.
-
-        ``differences`` are ‖g − g′‖², shape (pairs,), whose mean is 2σ²/n; ``sizes`` are G²_l = ‖(g_l + g′_l)/2‖²,
-        shape (pairs, L); ``samples`` is n.
-        """
-        tiny = float(np.finfo(np.float32).tiny)
-        sigma2 = samples / 2.0 * float(np.mean(np.asarray(differences, dtype=np.float64)))
-        G2 = np.maximum(np.mean(np.atleast_2d(np.asarray(sizes, dtype=np.float64)), axis=0), tiny)
-        return cls(sigma2=max(sigma2, tiny), G2=tuple(float(v) for v in G2))
 
     @classmethod
     def from_stats(cls, stats: GradientStats) -> Constants | None:
@@ -134,15 +109,12 @@ class Problem:
         counts = {"rounds": MAX_ROUNDS, "layers": MAX_LAYERS, "local_iterations": MAX_LOCAL_ITERATIONS}
         for key, highest in (counts | {"batch": MAX_BATCH}).items():
             _require_count(key, getattr(self, key), 1, highest)
-        budget: object = self.budget
-        if isinstance(budget, bool) or not isinstance(budget, Real) or not MIN_BUDGET <= float(budget) <= MAX_BUDGET:
-            raise ConfigError(
-                f"budget must be a number of seconds from {MIN_BUDGET:g} to {MAX_BUDGET:g}, not {budget!r}"
-            )
+        seconds: object = self.budget
+        if isinstance(seconds, bool) or not isinstance(seconds, Real) or not MIN_BUDGET <= float(seconds) <= MAX_BUDGET:
+            allowed = f"a number of seconds from {MIN_BUDGET:g} to {MAX_BUDGET:g}"
+            raise ConfigError(f"budget must be {allowed}, not {seconds!r}")
         if self.cohort is not None:
-            _require_count("cohort", self.cohort, 2, MAX_DEVICES)
-            if self.cohort > self.fleet.size:
-                raise ConfigError(f"cohort must be at most the fleet's {self.fleet.size} devices, not {self.cohort}")
+            _require_count("cohort", self.cohort, 2, self.fleet.size)
         object.__setattr__(self, "learning_rate", as_learning_rate(self.learning_rate))
         spread = None if self.fleet.spread is None else self.fleet.spread[self.group]
         object.__setattr__(self, "latency", of_fleet(self.latency, spread))
@@ -150,30 +122,23 @@ class Problem:
         if eta.shape != (self.rounds,) or not np.all(np.isfinite(eta) & (eta > 0)):
             raise ConfigError(f"learning_rate must give {self.rounds} positive numbers, one per round")
         if self.samples is not None:
-            held = np.asarray(self.samples, dtype=np.float64)
-            if held.shape not in ((), (self.devices,)) or not np.all(held >= 1):
-                raise ConfigError(
-                    f"samples must be one number of at least 1, or {self.devices} of them, one per device"
-                )
+            held, N = np.asarray(self.samples, dtype=np.float64), self.devices
+            if held.shape not in ((), (N,)) or not np.all(held >= 1):
+                raise ConfigError(f"samples must be one number of at least 1, or {N} of them, one per device")
 
     def planned(self) -> Problem:
         """Return the problem with data bounds by group, after checking what planners need."""
         if self.fleet.size < 2:
             raise ConfigError("the fleet has one device; the bound needs at least two (its factor U/(U−1))")
-        given = np.size(self.constants.sigma2)
-        if given not in (1, self.fleet.groups):
-            raise ConfigError(f"sigma2 must be one number or {self.fleet.groups}, one per device group, not {given}")
-        given = np.size(self.constants.G2)
-        if given not in (1, self.layers):
-            raise ConfigError(f"G2 must be one number or {self.layers}, one per layer, not {given}")
-        if self.constants.spread is not None and self.constants.spread.layers != self.layers:
-            given = self.constants.spread.layers
-            raise ConfigError(f"spread must be of {self.layers} layers, not {given}")
-        if np.any(self.eta * self.constants.rho_c >= 1):
-            raise ConfigError(
-                f"learning rate times rho_c must stay below 1, not {np.max(self.eta) * self.constants.rho_c:g}; "
-                "lower the initial learning rate or rho_c"
-            )
+        c, pull = self.constants, float(np.max(self.eta)) * self.constants.rho_c
+        for key, many, what in (("sigma2", self.fleet.groups, "device group"), ("G2", self.layers, "layer")):
+            if (given := np.size(getattr(c, key))) not in (1, many):
+                raise ConfigError(f"{key} must be one number or {many}, one per {what}, not {given}")
+        if c.spread is not None and c.spread.layers != self.layers:
+            raise ConfigError(f"spread must be of {self.layers} layers, not {c.spread.layers}")
+        if pull >= 1:
+            advice = "lower the initial learning rate or rho_c"
+            raise ConfigError(f"learning rate times rho_c must stay below 1, not {pull:g}; {advice}")
         return self if self.samples is None else replace(self, fleet=self.bounded_fleet, samples=None)
 
     @cached_property
@@ -186,21 +151,11 @@ class Problem:
         return as_learning_rate(self.learning_rate).values(rounds)
 
     @cached_property
-    def memory(self) -> float:
-        """Rounds over which a lasting bias adds up."""
-        return memory(self.eta, self.constants.rho_c)
-
-    @cached_property
     def spread(self) -> GradientStats:
-        """Gradient statistics per layer, as estimated before the first round."""
-        return self.constants.spread_of(self.layers)
-
-    @cached_property
-    def everybody(self) -> Ints:
-        """Read-only array 0, 1, …, N − 1."""
-        devices = np.arange(self.devices)
-        devices.flags.writeable = False
-        return devices
+        """Gradient statistics per layer before the first round, with guesses from σ² and G² for unknown values."""
+        c = self.constants
+        guess = GradientStats.guess(self.layers, float(np.mean(c.sigma2)), c.G2)
+        return guess if c.spread is None else c.spread.completed(guess).plausible()
 
     @cached_property
     def group(self) -> Ints:
@@ -274,20 +229,7 @@ class Problem:
             return devices
         return max(2, int(self.cohort * devices / self.fleet.size))
 
-    def with_budget(self, budget: float) -> Problem:
-        """Return the same problem with another budget."""
-        return replace(self, budget=budget)
-
-    def schedule(self, T: Floats, m: float | Floats, sits_out: Bools, batch: int | None = None) -> Schedule:
+    def schedule(self, T: Floats, m: float | Floats | None, sits_out: Bools, batch: int | None = None) -> Schedule:
         """Return the schedule of a plan."""
-        return Schedule(
-            self.bounded_fleet,
-            self.layers,
-            T,
-            m=m,
-            batch=batch,
-            sits_out=sits_out,
-            cohort=self.cohort,
-            local_iterations=self.local_iterations,
-            latency=for_plans(self.latency),
-        )
+        E, latency = self.local_iterations, for_plans(self.latency)
+        return Schedule(self.bounded_fleet, self.layers, T, m, batch, sits_out, self.cohort, E, latency)

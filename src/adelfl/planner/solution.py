@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.latency import for_plans
 from adelfl.planner.problem import Problem
 from adelfl.schedule import Schedule
 from adelfl.theory.participation import P_EMPTY_LIMIT
@@ -67,23 +66,22 @@ class Solution:
     samples than the plan has time for in some round."""
     sitting_out: tuple[SittingOut, ...]
     """Devices that no plan can serve within the budget."""
-    warnings: tuple[str, ...]
-    """Assumptions of the theory that do not hold, a sentence each."""
     grouping_error: float
     """Largest relative error of the batch term from merging similar devices; 0 if none were merged."""
-    method: Method
+    warnings: tuple[str, ...] = ()
+    """Assumptions of the theory that do not hold, a sentence each."""
+    method: Method = "exact"
     """Solver that made the plan."""
-    seconds: float
-    """Duration of planning."""
     objective: Objective = "paper"
     """Theorem 1's bound, or the noise itself."""
+    seconds: float = 0.0
+    """Duration of planning."""
 
     @cached_property
     def baseline(self) -> Schedule:
         """Schedule without a plan: uniform deadlines and the baseline batch size."""
-        p = self.problem
-        same = {"cohort": p.cohort, "local_iterations": p.local_iterations, "latency": for_plans(p.latency)}
-        return Schedule.uniform(p.fleet, p.layers, p.rounds, p.budget, p.batch, **same)
+        T = np.full(self.problem.rounds, self.problem.uniform_deadline)
+        return self.problem.schedule(T, None, np.zeros_like(self.schedule.sits_out), self.problem.batch)
 
     @cached_property
     def first_layer_empty(self) -> tuple[float, float]:
@@ -129,6 +127,20 @@ class Solution:
         out = sum(s.count for s in self.sitting_out)
         left = f" {out} of {self.problem.fleet.size} devices sit out." if out else ""
         return f"{shape}; {worth}. {self.advice}{left}"
+
+
+def short_of_data(schedule: Schedule) -> tuple[str, ...]:
+    """Name the group whose data cut its batches most, in the round of the largest batches; empty if none is cut."""
+    fleet = schedule.fleet
+    if fleet.samples is None or schedule.m is None:
+        return ()
+    m = np.broadcast_to(schedule.m, schedule.deadlines.shape)
+    t = int(np.argmax(m * schedule.deadlines))
+    T, P = schedule.deadlines[t], fleet.compute / schedule.local_iterations
+    unbounded = np.floor(m[t] * P * np.maximum(T - fleet.upload, 0.0) / T)
+    over = np.where(schedule.sits_out, 0.0, unbounded / fleet.samples)
+    worst = int(np.argmax(over))
+    return (f"data: {fleet.name(worst)}",) if over[worst] > 1.0 else ()
 
 
 def _percent(share: float) -> str:

@@ -30,13 +30,7 @@ _WEIGHT = 10.0  # weight of the prior spread, and of the fleet's, in steps
 def step_costs(reports: Sequence[Floats], layers: int) -> tuple[Floats, Floats]:
     """Estimate s₀ (in samples) and v of every device.
 
-    Parameters
-    ----------
-    reports : sequence of ndarray, each of shape (tasks, 4)
-        For each device and task: batch size, number of complete steps, mean and variance of their durations. Devices
-        without reports have shape (0, 4).
-    layers : int
-        L.
+    Reports of a device have shape (tasks, 4): batch size, number of complete steps, mean and variance of durations.
     """
     lines = [_Line(rows, layers) for rows in reports]
     seen = [line for line in lines if line.steps]

@@ -65,7 +65,7 @@ class Tasks:
 
     @property
     def most_steps(self) -> int:
-        """Local iterations of the device that is asked for most."""
+        """Largest number of local iterations of a device."""
         return self.steps if isinstance(self.steps, int) else int(self.steps.max(initial=1))
 
     def only(self, some: Ints) -> Tasks:
@@ -142,7 +142,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class Timer:
-    """The moment that ``wake_at`` named."""
+    """The time that ``wake_at`` requested has come."""
 
 
 Event = Started | Joined | Arrivals | Late | Merged | Timer

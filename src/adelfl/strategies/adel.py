@@ -20,8 +20,7 @@ from adelfl.latency import Exponential, for_plans
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.local_work import LEAST_BATCHES, SPARE
-from adelfl.planner.noise_plan import check_uploads, solve
-from adelfl.planner.population import Population
+from adelfl.planner.noise_plan import Population, check_uploads, solve
 from adelfl.schedule import Schedule
 from adelfl.strategies.merge import ByPrecision
 from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, RoundStrategy, Weigh, check_schedule

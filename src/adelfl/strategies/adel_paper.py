@@ -29,18 +29,10 @@ Batches = Literal["planned", "fixed", "proportional"]
 class AdelPaper(Salf):
     """SALF with planned deadlines and batch sizes; nothing else differs.
 
-    Parameters
-    ----------
-    schedule : Schedule, optional
-        A plan made elsewhere, which is then kept to, and to its number of rounds; by default Problem 2 is solved for
-        the whole fleet.
-    deadlines : {"planned", "uniform"}
-        Which half of the plan is kept, to see what each is worth: planned T_t, or T_max/R.
-    batches : {"planned", "fixed", "proportional"}
-        Planned m (with uniform deadlines: the best m for those), the baselines' S for all devices, or rule B3 with
-        the m that makes S the mean batch size: proportional to speed, but not planned.
-    average_over, correction
-        As for SALF.
+    A plan made elsewhere (``schedule``) is kept to, and to its number of rounds; by default Problem 2 is solved for
+    the whole fleet. The other options tell what each half of the plan is worth. ``deadlines`` are planned T_t, or
+    T_max/R with ``"uniform"``. ``batches`` are planned m (with uniform deadlines: the best m for those),
+    ``"fixed"`` at the baselines' S, or ``"proportional"`` to speed: rule B3 with the m that makes S the mean.
     """
 
     name = "adel-paper"
@@ -73,7 +65,7 @@ class AdelPaper(Salf):
 
     @property
     def label(self) -> str:
-        """Name what is left of the plan, if it is not all of it."""
+        """Name the part of the plan that is used, if it is not the whole plan."""
         parts = ((self.deadlines, "deadlines"), (self.batches, "batches"))
         changed = [f"{value} {what}" for value, what in parts if value != "planned"]
         return super().label + (f" ({', '.join(changed)})" if changed else "")
@@ -85,7 +77,7 @@ class AdelPaper(Salf):
 
     @property
     def schedule(self) -> Schedule:
-        """The plan."""
+        """Plan of all rounds."""
         return self._schedule
 
     @property

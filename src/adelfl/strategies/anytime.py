@@ -16,19 +16,14 @@ import numpy as np
 
 from adelfl.planner import Problem
 from adelfl.strategies.base import at_least_one
+from adelfl.strategies.merge import normalised
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
 _MOST = 1_000_000  # samples of a batch, where the device's own number is not known
 
 
 class Anytime(RoundStrategy):
-    """T_max / R, batches as large as time permits, weighted by samples.
-
-    Parameters
-    ----------
-    chunk : int
-        Samples of a piece.
-    """
+    """T_max / R, batches as large as time permits in pieces of ``chunk`` samples, weighted by samples."""
 
     name = "anytime"
 
@@ -54,7 +49,4 @@ class Anytime(RoundStrategy):
     def weights(self, t: int, progress: Progress) -> Floats:
         """A[u,l] = S_u 1[delivered l] / Σ_w S_w 1[delivered l]."""
         assert progress.batch is not None
-        done = progress.batch[:, None] * progress.delivered
-        total = done.sum(axis=0)
-        A: Floats = done / np.where(total > 0, total, 1)
-        return A
+        return normalised(progress.batch[:, None] * progress.delivered)

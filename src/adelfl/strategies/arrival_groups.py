@@ -11,7 +11,7 @@ from adelfl.strategies.actions import Arrivals
 
 @dataclass(eq=False)
 class ArrivalGroup:
-    """Devices that are expected at one moment, the latest moment to wait for, who is awaited, and what has arrived."""
+    """Devices that are expected at one moment, with the latest moment to wait for, and arrivals so far."""
 
     expected: float
     latest: float
@@ -50,7 +50,7 @@ class ArrivalGroups:
 
     @property
     def wake_at(self) -> float | None:
-        """The moment at which the next group is overdue."""
+        """Moment at which the next group is overdue."""
         return min((g.latest for g in self._open if g.arrived), default=None)
 
     def assign(self, devices: Sequence[int], now: float) -> list[int]:

@@ -30,7 +30,7 @@ class Staleness:
 
     name: Decay = "polynomial"
     a: float | None = None
-    """How fast it falls; None for 10 (hinge) or 0.5 (polynomial)."""
+    """Rate at which the weight falls; None for 10 (hinge) or 0.5 (polynomial)."""
     b: float = 4.0
     """Staleness up to which a hinge does not fall."""
 
@@ -48,7 +48,7 @@ class Staleness:
 
 
 class Asynchronous(Strategy):
-    """Devices work all the time; the method says what is merged when an update arrives."""
+    """Devices work all the time; a subclass defines what is merged when an update arrives."""
 
     proximal = 0.0
 

@@ -64,12 +64,12 @@ class Strategy(ABC):
 
     @property
     def schedule(self) -> Schedule | None:
-        """The whole plan, if there is one before the first round."""
+        """Plan of all rounds, if there is one before the first round."""
         return None
 
     @property
     def label(self) -> str:
-        """What reports call it, with the options that matter; by default all that differ from their defaults."""
+        """Name in reports, with the options that matter; by default all that differ from their defaults."""
         return self.labelled([])
 
     def labelled(self, words: Sequence[str]) -> str:
@@ -85,7 +85,7 @@ class Strategy(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know before the first round, a sentence each."""
+        """Notes for the user before the first round, a sentence each."""
         return ()
 
     @abstractmethod

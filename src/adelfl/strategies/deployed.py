@@ -19,12 +19,7 @@ _MOST_DEVICES, _MOST_MERGES = 100_000, 1_000_000
 def deployed(name: str, options: Mapping[str, Any], **settings: Any) -> Strategy:  # noqa: ANN401
     """Return a synchronous method that plans for the devices as they turn out, or an asynchronous one.
 
-    Parameters
-    ----------
-    name, options
-        The method, and its own options.
-    **settings
-        Those of :class:`~adelfl.strategies.deployment.Deployment`.
+    ``options`` are the method's own, and ``settings`` those of :class:`~adelfl.strategies.deployment.Deployment`.
     """
     kind = find_strategy(name)
     check_options(kind, options)

@@ -23,16 +23,9 @@ Of = Literal["models", "changes"]
 class FedAsync(Asynchronous):
     """Mix models one by one, older ones with less weight.
 
-    Parameters
-    ----------
-    mixing : float
-        α, above 0 and at most 1.
-    staleness, staleness_rate, staleness_free
-        s(τ): name, a and b of :class:`~adelfl.strategies.asynchronous.Staleness`.
-    proximal : float
-        ρ.
-    of : {"models", "changes"}
-        Whether models are mixed, as in the paper, or changes added: w ← w + α_τ (w_u − w_start).
+    ``mixing`` is α, above 0 and at most 1; the three options of s(τ) are those of
+    :class:`~adelfl.strategies.asynchronous.Staleness`; ``proximal`` is ρ. ``of="changes"`` adds changes in place of
+    mixing models: w ← w + α_τ (w_u − w_start).
     """
 
     name = "fedasync"

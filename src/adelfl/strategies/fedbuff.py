@@ -17,14 +17,9 @@ from adelfl.strategies.base import at_least_one
 
 
 class FedBuff(Asynchronous):
-    """Merge every K updates, older ones with less weight.
+    """Merge every K updates (``buffer``), older ones with less weight.
 
-    Parameters
-    ----------
-    buffer : int
-        K.
-    staleness, staleness_rate, staleness_free
-        s(τ): name, a and b of :class:`~adelfl.strategies.asynchronous.Staleness`.
+    The options of s(τ) are those of :class:`~adelfl.strategies.asynchronous.Staleness`.
     """
 
     name = "fedbuff"

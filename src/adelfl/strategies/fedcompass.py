@@ -28,12 +28,7 @@ from adelfl.strategies.base import at_least_one, not_negative
 class FedCompass(Asynchronous):
     """Groups of devices that arrive together.
 
-    Parameters
-    ----------
-    least, most : int, optional
-        Q_min and Q_max; by default E and 5 Q_min.
-    latest : float
-        λ, at least 1.
+    ``least`` and ``most`` are Q_min and Q_max, by default E and 5 Q_min; ``latest`` is λ, at least 1.
     """
 
     name = "fedcompass"

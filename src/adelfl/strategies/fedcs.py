@@ -1,4 +1,4 @@
-"""FedCS: ask the devices that can make it, as many as possible.
+"""FedCS: select as many devices as are expected to deliver in time.
 
 Nishio, Yonetani, "Client selection for federated learning with heterogeneous resources in mobile edge", ICC 2019.
 
@@ -26,12 +26,7 @@ Uploads = Literal["parallel", "in-turn"]
 class FedCS(Wait):
     """Greedy choice among the devices of the cohort.
 
-    Parameters
-    ----------
-    uploads : {"parallel", "in-turn"}
-        Whether devices can send at the same time, as they do in our simulator, or share a channel as in the paper.
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
+    ``uploads`` are parallel, as in our simulator, or in turn on one channel, as in the paper.
     """
 
     name = "fedcs"

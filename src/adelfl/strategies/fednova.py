@@ -15,20 +15,15 @@ import numpy as np
 from adelfl.errors import ConfigError
 from adelfl.planner import Problem
 from adelfl.strategies.fedprox import FedProx
-from adelfl.strategies.merge import weighed
+from adelfl.strategies.merge import normalised, weighed
 from adelfl.strategies.rounds import Floats, Progress, Weigh
 
 
 class FedNova(FedProx):
     """Partial work of stragglers, normalised by completed steps.
 
-    Parameters
-    ----------
-    momentum : float
-        ρ of the devices' own steps (``training.momentum``), with which k steps weigh
-        ‖a‖ = (k − ρ (1 − ρ^k)/(1 − ρ))/(1 − ρ).
-    deadline, weigh
-        As for FedProx.
+    ``momentum`` is ρ of the devices' own steps (``training.momentum``), with which k steps weigh
+    ‖a‖ = (k − ρ (1 − ρ^k)/(1 − ρ))/(1 − ρ). ``deadline`` is as for FedProx.
     """
 
     name = "fednova"
@@ -45,9 +40,7 @@ class FedNova(FedProx):
         """A[u,l] = p_u^l τ^l / ‖a_u^l‖."""
         k, rho = progress.steps_done.astype(np.float64), self.momentum
         norm = (k - rho * (1.0 - rho**k) / (1.0 - rho)) / (1.0 - rho)
-        share = weighed(progress.delivered.astype(np.float64), progress)
-        total = share.sum(axis=0)
-        p = share / np.where(total > 0, total, 1.0)
+        p = normalised(weighed(progress.delivered, progress))
         effective = (p * norm).sum(axis=0)
         A: Floats = p * effective / np.where(norm > 0, norm, 1.0)
         return A

@@ -10,26 +10,17 @@ finished of its last, unfinished step count too.
 
 from __future__ import annotations
 
-import numpy as np
-
 from adelfl.errors import ConfigError
 from adelfl.planner import Problem
 from adelfl.strategies.base import not_negative
-from adelfl.strategies.merge import weighed
+from adelfl.strategies.merge import average_of
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, Weigh, fixed_batch
 
 
 class FedProx(RoundStrategy):
     """Partial work of stragglers, with a proximal term.
 
-    Parameters
-    ----------
-    proximal : float
-        μ.
-    deadline : float, optional
-        Seconds that a round lasts, infinite to wait for all devices; by default T_max / R.
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
+    ``proximal`` is μ. A round lasts ``deadline`` seconds, T_max / R by default; infinite waits for all devices.
     """
 
     name = "fedprox"
@@ -50,5 +41,4 @@ class FedProx(RoundStrategy):
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A[u,l] = |D_u| 1[one step or more] / Σ_w |D_w| 1[one step or more]."""
-        share = weighed((progress.z >= progress.layers).astype(np.float64), progress)
-        return np.repeat((share / (share.sum() or 1.0))[:, None], progress.layers, axis=1)
+        return average_of(progress.z >= progress.layers, progress)

@@ -1,4 +1,4 @@
-"""How delivered layers become one step: A[u,l] of eq. (5), and what else they can be averaged by."""
+"""Weights A[u,l] of delivered layers in a merge: eq. (5), averages of devices, and weights by precision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from adelfl.planner import Problem
-from adelfl.strategies.rounds import Floats, Progress, RoundStrategy, Weigh
+from adelfl.strategies.rounds import Bools, Floats, Ints, Progress, RoundStrategy, Weigh
 from adelfl.theory import round_noise
 from adelfl.theory.gradient_stats import GradientStats
 
@@ -18,19 +18,29 @@ AverageOver = Literal["contributors", "all"]
 _LOOKS, _NEW = 10, 0.3  # times in a run that gradients are looked at, and the weight of each look
 
 
-def weighed(share: Floats, progress: Progress) -> Floats:
+def weighed(counts: Floats | Bools, progress: Progress) -> Floats:
     """Multiply rows by each device's amount of data, relative to the mean of the cohort."""
     if progress.amounts is None:
-        return share
+        return counts.astype(np.float64)
     relative = progress.amounts / progress.amounts.mean()
-    return np.asarray(share * relative.reshape(-1, *([1] * (share.ndim - 1))), dtype=np.float64)
+    return np.asarray(counts * relative.reshape(-1, *([1] * (counts.ndim - 1))), dtype=np.float64)
+
+
+def normalised(weights: Floats | Ints) -> Floats:
+    """Divide each layer's weights by their sum; a layer without any stays zero."""
+    total = weights.sum(axis=0)
+    return np.asarray(weights / np.where(total > 0, total, 1.0), dtype=np.float64)
+
+
+def average_of(chosen: Bools, progress: Progress) -> Floats:
+    """A[u,l] = |D_u| 1[chosen] / Σ_w |D_w| 1[chosen] in all layers; zero if no device is chosen."""
+    share = weighed(chosen, progress)
+    return np.repeat((share / (share.sum() or 1.0))[:, None], progress.layers, axis=1)
 
 
 def finished_only(progress: Progress) -> Floats:
-    """A[u,l] = |D_u| 1[finished everything] / Σ_w |D_w| 1[finished everything]; zero if no device finished."""
-    finished = weighed(progress.finished.astype(np.float64), progress)
-    share = finished / (finished.sum() or 1.0)
-    return np.repeat(share[:, None], progress.layers, axis=1)
+    """Average the devices that finished everything."""
+    return average_of(progress.finished, progress)
 
 
 def layerwise(progress: Progress, correction: Correction, average_over: AverageOver) -> Floats:
@@ -39,16 +49,16 @@ def layerwise(progress: Progress, correction: Correction, average_over: AverageO
     Parameters
     ----------
     progress : Progress
-        Who delivered what.
+        Layers that each device delivered.
     correction : {"unbiased", "none"}
         With or without the factor 1/(1 − p).
     average_over : {"contributors", "all"}
         |U_l|, or all U devices as in SALF's released code (which has no correction).
     """
-    delivered = weighed(progress.delivered.astype(np.float64), progress)
+    delivered = weighed(progress.delivered, progress)
     if average_over == "all":
         return np.asarray(delivered / progress.z.size, dtype=np.float64)
-    A = _normalised(delivered)
+    A = normalised(delivered)
     if correction == "none":
         return A
     # 1 − p without cancellation. A layer that a device delivered has p < 1; others have A = 0 anyway.
@@ -59,14 +69,7 @@ def layerwise(progress: Progress, correction: Correction, average_over: AverageO
 def by_precision(progress: Progress, spread: GradientStats, memory: float) -> Floats:
     """A[u,l] = v_u 1[u delivered l] / Σ_w v_w 1[w delivered l], v = :func:`adelfl.theory.round_noise.precision`."""
     assert progress.batch is not None
-    delivered = weighed(progress.delivered.astype(np.float64), progress)
-    return _normalised(delivered * round_noise.precision(progress.batch, spread, memory))
-
-
-def _normalised(weights: Floats) -> Floats:
-    """Divide each layer's weights by their sum; a layer without any stays zero."""
-    total = weights.sum(axis=0)
-    return np.asarray(weights / np.where(total > 0, total, 1.0), dtype=np.float64)
+    return normalised(weighed(progress.delivered, progress) * round_noise.precision(progress.batch, spread, memory))
 
 
 class ByPrecision(RoundStrategy):
@@ -79,15 +82,15 @@ class ByPrecision(RoundStrategy):
         self._seen = problem.spread if seen is None else seen.completed(problem.spread)  # negative squares and all
 
     def weights(self, t: int, progress: Progress) -> Floats:
-        """The merge, with what is known of the gradients."""
+        """Return the merge by precision, with the present gradient statistics."""
         return by_precision(progress, self.spread, self._memory(t))
 
     def looks_at(self, t: int) -> bool:
-        """Some times in a run."""
+        """Return whether round t is one of ten, evenly spaced, whose gradients are looked at."""
         return (t + 1) % max(1, math.ceil(self.rounds / _LOOKS)) == 0 and t + 1 < self.rounds
 
     def learn(self, spread: GradientStats) -> None:
-        """Mix what was seen into what was known."""
+        """Average new statistics into the present ones."""
         self._seen = self._seen.mixed(spread, _NEW)
         self.spread = self._seen.plausible()
 

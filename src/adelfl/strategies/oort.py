@@ -28,15 +28,7 @@ _PACE, _MORE, _WINDOW = 0.5, 0.1, 10  # quantile T at first, what the pacer adds
 
 
 class Oort(OverSelection):
-    """Over-selection of devices with a high utility.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its cohort is K; without one there is nothing to choose.
-    penalty : float
-        α; ``factor`` and ``weigh`` are those of over-selection.
-    """
+    """Over-selection of devices with a high utility, where ``penalty`` is α. Without a cohort K there is no choice."""
 
     name = "oort"
 
@@ -44,7 +36,7 @@ class Oort(OverSelection):
         super().__init__(problem, factor=factor, weigh=weigh)
         self.penalty = not_negative("penalty", penalty)
         self.known = np.full((3, problem.devices), np.nan)  # rows: loss, duration, round
-        self.pace, self._losses, self._started = _PACE, list[float](), problem.everybody[:0]
+        self.pace, self._losses, self._started = _PACE, list[float](), np.arange(0)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adelfl.strategies.merge import weighed
+from adelfl.strategies.merge import average_of
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy, fixed_batch
 
 
@@ -24,5 +24,4 @@ class Oracle(RoundStrategy):
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """A = |D_u| / Σ |D_w| over all devices."""
-        share = weighed(np.ones(progress.z.size), progress)
-        return np.repeat((share / share.sum())[:, None], progress.layers, axis=1)
+        return average_of(np.ones(progress.z.size, dtype=np.bool_), progress)

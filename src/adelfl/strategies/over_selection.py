@@ -1,8 +1,8 @@
-"""Over-selection: ask more devices than are needed, and close the round when enough have delivered.
+"""Over-selection: start more devices than are needed, and close the round when enough have delivered.
 
 Bonawitz et al., "Towards federated learning at scale: System design", MLSys 2019.
 
-    ask ⌈1.3 K⌉ devices, close at the K-th upload:     w ← w + Σ_{u ∈ first K} |D_u| (w_u − w) / Σ_{first K} |D_w|
+    start ⌈1.3 K⌉ devices, close at the K-th upload:     w ← w + Σ_{u ∈ first K} |D_u| (w_u − w) / Σ_{first K} |D_w|
 
 K is the cohort. Without a cohort, all N devices start, and K = ⌊N/1.3⌋.
 """
@@ -20,15 +20,7 @@ from adelfl.strategies.wait import Wait
 
 
 class OverSelection(Wait):
-    """Average the first K of 1.3 K devices; the work of the others is lost.
-
-    Parameters
-    ----------
-    factor : float
-        Devices that start for each one that is needed, at least 1.
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
-    """
+    """Average the first K of 1.3 K devices (``factor`` K, at least K); the work of the others is lost."""
 
     name = "over-selection"
     self_paced = True

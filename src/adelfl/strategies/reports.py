@@ -1,4 +1,4 @@
-"""What is learned from the reports of real devices: speeds, uploads, and the durations of everything else."""
+"""Estimates from the reports of real devices: speeds, uploads, and other durations."""
 
 from __future__ import annotations
 

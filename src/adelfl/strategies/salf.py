@@ -17,15 +17,8 @@ from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrate
 class Salf(RoundStrategy):
     """Layer-wise merge, T_max / R, one batch size.
 
-    Parameters
-    ----------
-    average_over : {"contributors", "all"}
-        Eq. (5), or the rule of SALF's released code: over all U devices, one that did not reach a layer counting with
-        the old weights.
-    correction : {"unbiased", "none"}
-        With or without 1/(1 − p).
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
+    ``average_over="all"`` is the rule of SALF's released code: the mean over all U devices, one that did not reach a
+    layer counting with the old weights. ``correction="none"`` leaves out 1/(1 − p).
     """
 
     name = "salf"

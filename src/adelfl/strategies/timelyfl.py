@@ -25,14 +25,7 @@ from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrate
 class TimelyFL(RoundStrategy):
     """Steps or layers that fit into the time of the k-th fastest device.
 
-    Parameters
-    ----------
-    share : float
-        k over the number of devices in a round.
-    most : int
-        Most steps of a fast device, as a multiple of E.
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
+    ``share`` is k over the number of devices in a round, and a fast device does at most ``most`` times E steps.
     """
 
     name = "timelyfl"

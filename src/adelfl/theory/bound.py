@@ -161,14 +161,6 @@ class RoundCost:
         return max(m * self.x_min, float(np.max(scaled * self.B / (scaled - 1.0))))
 
 
-def needed_deadline(P: Floats, B: Floats, x_min: float) -> Floats:
-    """Return B_u + x_min/P_u, which the mean deadline must exceed for every device: an upload and x_min layers.
-
-    m P_u (T − B_u)/T > 1 and T/m > x_min hold for some m iff T > B_u + x_min/P_u.
-    """
-    return B + x_min / P
-
-
 def excess(cost: RoundCost, a: Floats, T: ArrayLike, m: float) -> float:
     """Return Σ_t a_t (b_t + c_t), the part of J that a plan can change; infinite outside the domain."""
     if not cost.in_domain(T, m):

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from adelfl.array_types import Floats
 
 _KEYS = ("sigma2", "zeta2", "norm2")
-_TINY = float(np.finfo(np.float32).tiny)
+TINY = float(np.finfo(np.float32).tiny)
+"""Least estimate of a square that cannot be zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,29 +27,14 @@ class GradientStats:
     """‖ḡ_l‖²."""
 
     @classmethod
-    def from_pairs(
-        cls, devices: ArrayLike, one_sample: ArrayLike, noise: ArrayLike, squares: ArrayLike, square_of_sum: ArrayLike
-    ) -> GradientStats:
-        """Estimate from pairs of gradients of the same device that differ in their batches only; shapes (L,).
-
-        Two gradients of n samples each have E‖g − g′‖² = 2σ²/n; their mean h = (g + g′)/2 has variance σ²/(2n), and the
-        means of several devices differ by that and by ζ². All estimates are unbiased, so ζ² and ‖ḡ‖² can be negative
-        (:meth:`plausible`). Layers that fewer than two devices sent are NaN.
-
-        ``devices`` is the number of devices that sent the layer, ``one_sample`` is Σ_u n/2 ‖g_u − g_u′‖², ``noise`` is
-        Σ_u 1/(2n), ``squares`` is Σ_u ‖h_u‖², and ``square_of_sum`` is ‖Σ_u h_u‖².
-        """
-        n = np.asarray(devices, dtype=np.float64)
-        sigma2 = np.maximum(np.asarray(one_sample) / np.where(n >= 2, n, np.nan), _TINY)
-        return cls.from_devices(devices, sigma2, noise, squares, square_of_sum)
-
-    @classmethod
-    def from_devices(
+    def from_sums(
         cls, devices: ArrayLike, sigma2: Floats, noise: ArrayLike, squares: ArrayLike, square_of_sum: ArrayLike
     ) -> GradientStats:
-        """Estimate as :meth:`from_pairs` does, from one gradient per device and a known σ².
+        """Estimate from sums over the devices that sent each layer, all of shape (L,), and a known σ².
 
-        ``noise`` is Σ_u 1/n, with n the samples behind each gradient.
+        The gradients h_u of several devices differ by ζ² and by σ²/n, with n the samples behind each. ``noise`` is
+        Σ_u 1/n, ``squares`` is Σ_u ‖h_u‖², and ``square_of_sum`` is ‖Σ_u h_u‖². The estimates are unbiased, so ζ² and
+        ‖ḡ‖² can be negative (:meth:`plausible`). Layers that fewer than two devices sent are NaN.
         """
         n = np.asarray(devices, dtype=np.float64)
         seen = np.where(n >= 2, n, np.nan)
@@ -79,7 +65,7 @@ class GradientStats:
 
     def plausible(self) -> GradientStats:
         """Return a copy in which negative estimates of squares are raised to zero (or a tiny number)."""
-        return GradientStats(np.maximum(self.sigma2, _TINY), np.maximum(self.zeta2, 0.0), np.maximum(self.norm2, _TINY))
+        return GradientStats(np.maximum(self.sigma2, TINY), np.maximum(self.zeta2, 0.0), np.maximum(self.norm2, TINY))
 
     def _map(self, change: Callable[..., Floats], *others: GradientStats) -> GradientStats:
         """Apply a function to each field of this and other statistics."""

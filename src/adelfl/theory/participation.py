@@ -82,12 +82,6 @@ def log_p_empty(L: int, rate: ArrayLike, count: ArrayLike = 1) -> Floats:
     return total[..., ::-1]
 
 
-def p_empty(L: int, rate: ArrayLike, count: ArrayLike = 1) -> Floats:
-    """Return the exact p^l, the exponential of :func:`log_p_empty`."""
-    p: Floats = np.exp(log_p_empty(L, rate, count))
-    return p
-
-
 def p_empty_bound(L: int, x: ArrayLike, U: int) -> Floats:
     """Return Lemma 1's bound on p_t^l, Q(L+1−l, x)^U with x = T_t/m, shape x.shape + (L,)."""
     log_Q, _ = survival(L, x)
@@ -111,20 +105,17 @@ def expected_depth(L: int, rate: ArrayLike) -> Floats:
     return depth
 
 
-def starving_depth(L: int, U: int, p_limit: float = P_EMPTY_LIMIT) -> float:
+def starving_depth(L: int, U: int) -> float:
     """Return the mean depth, as a share of L, below which U devices of one rate leave layer 1 empty too often."""
-    return float(expected_depth(L, smallest_rate(L, U, p_limit)) / L)
+    return float(expected_depth(L, smallest_rate(L, U)) / L)
 
 
 def mean_depth(
     L: int, T: float, compute: ArrayLike, upload: ArrayLike, batch: ArrayLike, count: ArrayLike = 1
 ) -> float:
     """Return the mean over devices of E[min(z, L)] / L at deadline T, between 0 and 1."""
-    compute, upload, batch, count = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (compute, upload, batch, count))
-    )
-    rate = np.where(batch > 0, compute * (T - upload) / np.maximum(batch, _TINY), 0.0)
-    return float(np.average(expected_depth(L, rate), weights=count) / L)
+    rate = np.atleast_1d(np.asarray(compute) * (T - np.asarray(upload)) / np.asarray(batch))
+    return float(np.average(expected_depth(L, rate), weights=np.broadcast_to(count, rate.shape)) / L)
 
 
 def deadline_for_depth(

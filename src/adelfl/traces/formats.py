@@ -1,17 +1,4 @@
-"""Readers of the files that describe measured devices.
-
-========================  =====================================================================================
-what                      formats
-========================  =====================================================================================
-step times                CSV: device, batch, train_ms (and network); CSV: device, latency_ms (inference of a
-                          sample); FedScale's device_info (pickle or JSON): id → {computation: ms, …}
-bandwidth                 CSV: trace, seconds, Mbps; CSV: user, up_mean (kB/s); FedScale's device_info:
-                          id → {communication: kbit/s, …}
-availability              CSV: device, half_hours (a text of 0, 1 and ?); FedScale's behave_trace (pickle or JSON):
-                          id → {active, inactive, finish_time}; FLASH's user behaviour, a JSON object per line or
-                          one of guid → {messages}
-========================  =====================================================================================
-"""
+"""Readers of the files that describe measured devices; docs/howto/traces.md lists the formats."""
 
 from __future__ import annotations
 
@@ -49,7 +36,7 @@ def read_speeds(path: Path, network: str | None = None) -> tuple[Floats, Floats]
     Times by batch size are fitted by a line, by relative errors. ``network`` chooses among networks of the file.
     """
     with _reading(path, "step times"):
-        if _is_table(path):
+        if path.suffix.lower() == ".csv":
             rows = _rows(path)
             if "latency_ms" in rows[0]:
                 return np.zeros(len(rows)), np.array([_TRAINING * float(row["latency_ms"]) / 1e3 for row in rows])
@@ -84,7 +71,7 @@ def _line(rows: Sequence[dict[str, str]]) -> tuple[float, float]:
 def read_bandwidth(path: Path) -> tuple[Trace, ...]:
     """Return bandwidth traces in Mbit/s."""
     with _reading(path, "bandwidth"):
-        if not _is_table(path):
+        if path.suffix.lower() != ".csv":
             return tuple(_steady(float(d["communication"]) / 1e3) for d in _mapping(path))
         rows = _rows(path)
         if "up_mean" in rows[0]:
@@ -102,7 +89,7 @@ def _steady(rate: float) -> Trace:
 def read_availability(path: Path) -> Schedules:
     """Return when devices are available; a half hour that is not known counts as not available."""
     with _reading(path, "availability"):
-        if _is_table(path):
+        if path.suffix.lower() == ".csv":
             schedules = [_half_hours(row["half_hours"]) for row in _rows(path)]
         else:
             schedules = [
@@ -146,10 +133,6 @@ def _flash(messages: str) -> tuple[list[tuple[float, float]], float]:
             periods.append((ready_since, seconds))
             ready_since = None
     return periods, _DAY * np.ceil(seconds / _DAY)
-
-
-def _is_table(path: Path) -> bool:
-    return path.suffix.lower() == ".csv"
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

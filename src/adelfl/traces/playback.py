@@ -105,7 +105,7 @@ class Availability:
     begin: float
     """Moment of the schedules at which the run starts, in seconds."""
     speedup: float = 1.0
-    """How many times faster the schedules pass than the run."""
+    """Factor by which the schedules pass faster than the run."""
 
     @classmethod
     def dealt(cls, schedules: Schedules, devices: int, seed: int, begin: float | None, speedup: float) -> Availability:

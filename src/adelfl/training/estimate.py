@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch.nn import functional
 
 from adelfl.array_types import Floats, Ints
 from adelfl.planner import Constants
-from adelfl.theory.gradient_stats import GradientStats
+from adelfl.theory.gradient_stats import TINY, GradientStats
 from adelfl.training.layers import Layer, is_per_sample
 from adelfl.training.masks import seeded
 from adelfl.training.work import RoundWork, Samples, Stateless
@@ -67,7 +66,9 @@ class _Halves:
             sum(float(self.total[n].square().sum()) for n in layer.parameters if n in self.total)
             for layer in self.layers
         ]
-        return GradientStats.from_pairs(self.devices, self.one_sample, self.noise, self.squares, norms)
+        # Two gradients of n samples each have E‖g − g′‖² = 2σ²/n, and their mean has variance σ²/(2n).
+        sigma2 = np.maximum(self.one_sample / np.maximum(self.devices, 1.0), TINY)
+        return GradientStats.from_sums(self.devices, sigma2, self.noise, self.squares, norms)
 
 
 def estimate_constants(
@@ -89,8 +90,9 @@ def estimate_constants(
         added = halves.add(rows, number, len(layers))
         differences.append(rows.size // 2 * sum(difference for difference, _ in added))
         squares.append([square for _, square in added])
-    constants = Constants.from_pairs(differences, squares, samples=1)
-    return replace(constants, spread=halves.spread(), Delta1=halves.loss / len(chosen) / rho_c)
+    sigma2 = max(float(np.mean(differences)) / 2.0, TINY)
+    G2 = tuple(np.maximum(np.mean(squares, axis=0), TINY).tolist())
+    return Constants(sigma2, G2, spread=halves.spread(), Delta1=halves.loss / len(chosen) / rho_c)
 
 
 def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work: RoundWork) -> GradientStats:
