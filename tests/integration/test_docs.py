@@ -21,6 +21,7 @@ import typer
 from adelfl import InverseDecay
 from adelfl.cli import app
 from adelfl.config.run import RunFile, load_run
+from adelfl.export import export_csv
 from adelfl.planner import Constants
 from adelfl.runner import start
 from adelfl.strategies import BUILT_IN, find_strategy
@@ -47,13 +48,14 @@ def blocks(name: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """Return a folder with the examples and two runs of a comparison, as a reader has it."""
+    """Return a folder with the examples and two exported runs of a comparison, as a reader has it."""
     folder = tmp_path_factory.mktemp("workplace")
     (folder / "examples").symlink_to(REPO / "examples")
     for name in ("adel", "salf"):
         start(
             load_run(None, ["training.rounds=3", f"strategy.name={name}"]), folder / "runs" / "demo" / f"{name}-seed0"
         )
+        export_csv(folder / "runs" / "demo" / f"{name}-seed0")
     return folder
 
 

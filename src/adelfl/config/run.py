@@ -14,7 +14,6 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from adelfl.config.defaults import TABLE, Defaults
-from adelfl.config.idle import refuse_idle
 from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
@@ -273,7 +272,7 @@ def _sha256(name: str) -> str:
         raise ConfigError(f"{name}: cannot be read ({error.strerror})") from None
 
 
-def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[str] = ()) -> RunFile:
+def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
     """Read a configuration.
 
     Parameters
@@ -282,17 +281,14 @@ def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[st
         TOML file; None for the default: digits, 30 devices, an MLP, and a budget with a mean depth of 15 % at batch 16.
     changes : sequence of str
         ``section.key=value`` pairs that replace values of the file; the value as TOML, or a bare word.
-    shared : sequence of str
-        Further changes, meant for many configurations; they need not have an effect on this one.
     """
-    own, changes = changes, [*changes, *shared]
     values = {} if path is None else read_toml(path)
     for change in changes:
         _set(values, change)
     _make_absolute(values)
     training = values.setdefault("training", {})
     # A change of depth replaces the budget, and the reverse.
-    named = set(_keys(changes)) & {"training.depth", "training.budget"}
+    named = {change.partition("=")[0].strip() for change in changes} & {"training.depth", "training.budget"}
     if isinstance(training, dict) and len(named) == 1:
         training.pop({"training.depth": "budget", "training.budget": "depth"}[named.pop()], None)
     if isinstance(training, dict) and not {"budget", "depth"} & training.keys():
@@ -302,16 +298,25 @@ def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[st
         config = RunFile.model_validate(values)
     except ValidationError as error:
         raise ConfigError(where + first_mistake(RunFile, error)) from None
-    refuse_idle(config, _keys(own), set(_keys(shared)), where)
-    if "auto" in (config.training.rounds, config.training.local_iterations) and config.training.budget is None:
-        raise ConfigError(f'{where}training: rounds or local_iterations = "auto" needs a budget in seconds')
-    if config.training.budget is not None and config.training.depth is not None:
-        raise ConfigError(f"{where}training: give budget (seconds) or depth (mean share of layers), not both")
+    if contradiction := _contradiction(config):
+        raise ConfigError(where + contradiction)
     return config
 
 
-def _keys(changes: Sequence[str]) -> list[str]:
-    return [change.partition("=")[0].strip() for change in changes]
+def _contradiction(config: RunFile) -> str | None:
+    """Return a sentence if keys exclude each other, or if one is ignored and the run would not be the expected one."""
+    t, fleet = config.training, config.fleet
+    if "auto" in (t.rounds, t.local_iterations) and t.budget is None:
+        return 'training: rounds or local_iterations = "auto" needs a budget in seconds'
+    if t.budget is not None and t.depth is not None:
+        return "training: give budget (seconds) or depth (mean share of layers), not both"
+    if t.momentum and t.local_iterations == 1:
+        return "training.momentum: it begins at zero in every round, and has no effect with local_iterations = 1"
+    if config.device and (beside := fleet.model_fields_set & {"devices", "file", "kind"}):
+        return f"fleet.{min(beside)}: the fleet is that of the [[device]] entries; remove the key or the entries"
+    if (fleet.speeds or fleet.bandwidth or fleet.availability) and fleet.kind != "traces":
+        return 'fleet: speeds, bandwidth and availability need kind = "traces"'
+    return None
 
 
 def _make_absolute(values: dict[str, Any]) -> None:

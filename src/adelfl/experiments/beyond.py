@@ -11,7 +11,7 @@ STATIC = "adel[replan=false]"
 LEARNING = "adel"
 
 _WORDS = {PAPER: "adel-paper", STATIC: "adel, no replanning", LEARNING: "adel"}
-_EVERYBODY = ("wait", "drop", "salf", "heterofl", *_WORDS, "oracle")
+_STRATEGIES = ("wait", "drop", "salf", "heterofl", *_WORDS, "oracle")
 _PHYSICAL = ("salf", "clairvoyant")  # a gap that can be closed: the oracle has more samples than time permits
 
 _PARTITIONS = {
@@ -23,12 +23,7 @@ _RATES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 """Finer than the paper's: between 0.1 and 0.5 many strategies go from too slow to unstable, and those with starved
 first layers are stable only far below. Up to three more are tried if the best is the first or the last."""
 
-_FLEETS = {
-    "lognormal": ("lognormal speeds", ()),
-    "twoclass": ("two classes", ("fleet.kind=two-class",)),
-    "phones": ("phones", ("fleet.kind=phones",)),
-}
-
+_FLEETS = {"twoclass": ("two classes", "fleet.kind=two-class"), "phones": ("phones", "fleet.kind=phones")}
 
 _CONSTANT, _INVERSE = "learning_rate.schedule=constant", "learning_rate.schedule=inverse"
 
@@ -59,7 +54,7 @@ def _cells(
 
 def _study(name: str, title: str, changes: tuple[str, ...], cells: tuple[Cell, ...], **others: object) -> Study:
     given: dict[str, object] = {
-        "strategies": _EVERYBODY,
+        "strategies": _STRATEGIES,
         "tuning": ("data.validation=0.16666667", "training.evaluations=10"),
         "rates": _RATES,
         "wider": 3,
@@ -80,7 +75,7 @@ _DIGITS_STUDY = _study(
     "Digits, MLP 64-32-16-10: depth × data × learning rate",
     _DIGITS,
     (*_cells(_ALL_DEPTHS, tuple(_PARTITIONS), ("constant",)), *_cells(_ALL_DEPTHS, ("iid",), ("inverse",))),
-    strategies=(*_EVERYBODY, "clairvoyant"),
+    strategies=(*_STRATEGIES, "clairvoyant"),
     gap=_PHYSICAL,
 )
 
@@ -92,11 +87,11 @@ _FLEETS_STUDY = _study(
         Cell(
             f"{fleet}-depth{100 * depth:.0f}-{partition}",
             f"{_FLEETS[fleet][0]}, {depth:.0%} depth, {_PARTITIONS[partition][0]}",
-            (f"training.depth={depth}", *_FLEETS[fleet][1], *_PARTITIONS[partition][1]),
+            (f"training.depth={depth}", _FLEETS[fleet][1], *_PARTITIONS[partition][1]),
         )
-        for fleet, partition, depth in product(("twoclass", "phones"), ("iid", "dir01"), (0.15, 0.5))
+        for fleet, partition, depth in product(_FLEETS, ("iid", "dir01"), (0.15, 0.5))
     ),
-    strategies=(*_EVERYBODY, "clairvoyant"),
+    strategies=(*_STRATEGIES, "clairvoyant"),
     gap=_PHYSICAL,
 )
 
@@ -107,20 +102,20 @@ def _law(name: str, spread: float) -> tuple[str, ...]:
 
 _WRONG = {
     "known": ("speeds known", ()),
-    "fast2": ("all thought 2 × too fast", ("fleet.misjudged=2.0",)),
-    "slow2": ("all thought 2 × too slow", ("fleet.misjudged=0.5",)),
-    "each2": ("each thought 2 × too fast or slow", ("fleet.misjudged_each=2.0",)),
-    "drift": ("log speeds walk by 0.7", ("fleet.drift=0.7",)),
-    "throttled": ("half become 3 × slower", ("fleet.throttled=0.5",)),
-    "churn": ("a third leaves, a third comes", ("fleet.churn=0.33",)),
-    "dropout": ("a fifth drops out of each round", ("fleet.dropout=0.2",)),
-    "lognormal": ("lognormal layer times, thought exponential", _law("lognormal", 1.5)),
-    "gamma": ("steady layer times, thought exponential", _law("gamma", 0.3)),
+    "fast2": ("all devices believed to be 2 × too fast", ("fleet.misjudged=2.0",)),
+    "slow2": ("all devices believed to be 2 × too slow", ("fleet.misjudged=0.5",)),
+    "each2": ("each device believed to be 2 × too fast or too slow", ("fleet.misjudged_each=2.0",)),
+    "drift": ("speeds drift, by 0.7 in the logarithm", ("fleet.drift=0.7",)),
+    "throttled": ("half of the devices become 3 × slower", ("fleet.throttled=0.5",)),
+    "churn": ("a third of the devices leaves, a third joins", ("fleet.churn=0.33",)),
+    "dropout": ("a fifth of the devices drops out of each round", ("fleet.dropout=0.2",)),
+    "lognormal": ("lognormal layer times, believed to be exponential", _law("lognormal", 1.5)),
+    "gamma": ("steady layer times, believed to be exponential", _law("gamma", 0.3)),
 }
 
 _BELIEFS_STUDY = _study(
     "beyond-beliefs",
-    "Digits, MLP: what is believed of the fleet is wrong, or becomes so",
+    "Digits, MLP: wrong beliefs about the fleet",
     (*_DIGITS, _CONSTANT),
     tuple(
         Cell(f"{key}-depth15", f"{words}, 15% depth", ("training.depth=0.15", *changes))
@@ -162,63 +157,8 @@ _CIFAR_STUDY = _study(
     tuning=("data.validation=0.1", "training.evaluations=10", "data.test_samples=1000"),
 )
 
-_CORRECTED = {
-    f"{strategy}[correction={name}]": f"{strategy}, {name}"
-    for strategy, name in product(("salf", "adel-paper"), ("unbiased", "none"))
-}
-
-_CORRECTION_STUDY = _study(
-    "beyond-correction",
-    "Digits, MLP: the factor on starved layers",
-    _DIGITS,
-    tuple(
-        Cell(
-            f"rate{rate:g}-depth{100 * depth:.0f}",
-            f"η = {rate:g}, {depth:.0%} depth",
-            (f"training.depth={depth}", _CONSTANT),
-            rate=rate,
-        )
-        for depth, rate in product((0.1, 0.15, 0.25), (0.05, 0.1, 0.3))
-    ),
-    strategies=(*_CORRECTED, "oracle"),
-    words=_CORRECTED,
-    gap=(),
-    seeds=10,
-)
-
-_ROUNDS_STUDY = _study(
-    "beyond-rounds",
-    "Digits, MLP: how many rounds in the same time",
-    _DIGITS,
-    tuple(
-        Cell(
-            f"U{U}-depth{100 * depth:.0f}-rounds{rounds}",
-            f"{U} devices, {depth:.0%} depth at 100 rounds, {rounds} rounds",
-            (
-                *(f"fleet.devices={U}", f"training.depth={depth}"),
-                *(f"training.rounds={rounds}", f"training.budget_share={100 / rounds:g}"),
-            ),
-            rate=0.3,
-        )
-        for U, depth, rounds in product((5, 30), (0.15, 0.5), (25, 50, 100, 200, 400))
-    ),
-    strategies=(STATIC, "oracle"),
-    words={STATIC: "adel"},
-    gap=(),
-    seeds=5,
-)
-
 STUDIES = {
     study.name: study
-    for study in (
-        _DIGITS_STUDY,
-        _FLEETS_STUDY,
-        _BELIEFS_STUDY,
-        _MNIST_STUDY,
-        _CNN_STUDY,
-        _CIFAR_STUDY,
-        _CORRECTION_STUDY,
-        _ROUNDS_STUDY,
-    )
+    for study in (_DIGITS_STUDY, _FLEETS_STUDY, _BELIEFS_STUDY, _MNIST_STUDY, _CNN_STUDY, _CIFAR_STUDY)
 }
 """By name; ``adelfl reproduce NAME`` carries them out."""

@@ -72,8 +72,6 @@ def conduct(
     ]
 
     def best_of(cell: Cell, word: str) -> Point:
-        if cell.rate is not None:
-            return cell.rate, ""
         return _best_first([t for t in trials if (t.cell, t.strategy) == (cell.rates_of or cell.key, word)])[0]
 
     best = {place: best_of(*place) for place in places}
@@ -121,7 +119,7 @@ def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
     places = [
         (cell, word)
         for cell in study.cells
-        if not cell.rates_of and cell.rate is None
+        if not cell.rates_of
         for word in study.strategies_of(cell)
         if study.home(cell, word) is cell
     ]

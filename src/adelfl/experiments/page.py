@@ -105,27 +105,26 @@ def results_table(outcome: StudyResults) -> str:
     planned = [word for word in study.strategies if word.startswith("adel")] if study.gap else []
     rows = [["setting", *labels, *(f"closed by {outcome.summary(study.cells[0], word).label}" for word in planned)]]
     for cell, (title, summaries) in zip(study.cells, tables, strict=True):
-        row = [title, *(_with_notes(summary, cell) for summary in summaries)]
+        row = [title, *map(_with_notes, summaries)]
         for word in planned:
             share = closed(outcome, cell, word)
             row.append("–" if share is None else f"{share[0]:.0%} ± {100 * share[1]:.0f}")
         rows.append(row)
     counts = {len(outcome.of(cell, word)) for cell in study.cells for word in study.strategies_of(cell)}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
-    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds"
-    note += "" if all(cell.rate is not None for cell in study.cells) else " (in brackets: the η₀ that was chosen)"
+    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen)"
     if planned:
         lower, upper = study.gap
         note += f"; closed: of the gap between {lower} and {upper}, where it is {LEAST_GAP:g} points or more"
     return _markdown(rows) + note + ".\n"
 
 
-def _with_notes(s: Final, cell: Cell) -> str:
+def _with_notes(s: Final) -> str:
     """Return mean ± standard error, the median if it is far, the chosen rate, and the number of broken runs."""
     if math.isnan(s.mean):
         return ""
-    notes = [f"{s.rate:g}"] * (cell.rate is None) + [f"{s.broke} broke down"] * (s.broke > 0)
-    return _plus_minus(s.mean, s.error) + _skewed(s.mean, s.median) + (f" ({', '.join(notes)})" if notes else "")
+    broke = f", {s.broke} broke down" if s.broke else ""
+    return f"{_plus_minus(s.mean, s.error)}{_skewed(s.mean, s.median)} ({s.rate:g}{broke})"
 
 
 def claims_table(outcome: StudyResults) -> str:

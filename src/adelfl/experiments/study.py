@@ -29,8 +29,6 @@ class Cell:
     """Whether the setting is one of the paper's."""
     rates_of: str = ""
     """Key of a similar cell whose learning rates are used; empty if the cell chooses its own."""
-    rate: float | None = None
-    """Learning rate of all strategies, if none is to be chosen."""
     strategies: tuple[str, ...] | None = None
     """Strategies that run in this cell; None for all of the study's."""
     seeds: int | None = None
@@ -107,4 +105,4 @@ class Study:
     def setting(self, cell: Cell, rate: float, *more: str, choice: str = "") -> RunFile:
         """Return the configuration of a cell at an initial learning rate; ``more`` is meant for all cells."""
         own = [*self.changes, *cell.changes, f"learning_rate.initial={rate}", *choice.split()]
-        return load_run(None, own, more)
+        return load_run(None, [*own, *more])
