@@ -282,12 +282,11 @@ def print_what_if(rows: Sequence[WhatIfRow], key: str, console: Console | None =
     columns = (name, "excess,\nplan", "excess,\nuniform", "bound,\nplan", "mean\ndepth", "first layer\nempty")
     table = _table(*columns, "devices\nserved", no_wrap=True)
     for r in rows:
-        numbers = [*5 * ["–"], "[red]no plan[/red]"]
         if r.infeasible is None:
-            numbers = [f"{r.excess:.3e}", f"{r.uniform_excess:.3e}", f"{r.bound:#.6g}", f"{r.depth:.0%}"]
-            numbers += [f"{r.first_layer_empty:.2g}", f"{r.served}"]
-        table.add_row(f"{r.value:g}", *numbers)
+            errors = (f"{r.excess:.3e}", f"{r.uniform_excess:.3e}", f"{r.bound:#.6g}")
+            table.add_row(f"{r.value:g}", *errors, f"{r.depth:.0%}", f"{r.first_layer_empty:.2g}", f"{r.served}")
+        else:
+            table.add_row(f"{r.value:g}", *5 * ["–"], "[red]no plan[/red]")
     _print_whole(table, console)
-    reasons = [f"at {r.value:g}, {r.infeasible}" for r in rows if r.infeasible is not None]
-    if reasons:
+    if reasons := [f"at {r.value:g}, {r.infeasible}" for r in rows if r.infeasible is not None]:
         console.print(escape(f"No plan for {len(reasons)} of {len(rows)} values: {reasons[0]}."), soft_wrap=True)
