@@ -17,14 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 
+from adelfl.array_types import Floats
 from adelfl.errors import ConfigError
 from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell
-
-Floats = NDArray[np.float64]
 
 BASELINES = ("salf", "drop", "wait")
 CEILINGS = (66.0, 69.0, 75.0, 80.0)
