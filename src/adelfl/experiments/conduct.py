@@ -32,21 +32,15 @@ _MOMENTS = {"at_25": 0.25, "at_50": 0.5, "at_60": 0.6, "at_75": 0.75, "at_100": 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a study is carried out."""
+    """Number of runs, and where they are computed and recorded."""
 
-    folder: Path
-    """Where its runs are."""
-    seeds: int | None = None
-    """Number of seeds; None for as many as the study says."""
+    folder: Path  # of the runs
+    seeds: int | None = None  # None for as many as the study states
     first_seed: int = 0
-    workers: int = 1
-    """Runs at a time."""
-    more: tuple[str, ...] = ()
-    """Changes to every setting, such as ``engine.device=cuda``."""
-    earlier: StudyResults | None = field(default=None, repr=False)
-    """Results that are not computed again."""
+    workers: int = 1  # runs at a time
+    more: tuple[str, ...] = ()  # changes to every setting, such as ``engine.device=cuda``
+    earlier: StudyResults | None = field(default=None, repr=False)  # what is not computed again
     on: Where = "here"
-    """Where the runs are computed."""
 
 
 class Watch(Protocol):
@@ -94,7 +88,9 @@ def conduct(
 
 def _places(study: Study) -> list[tuple[Cell, str]]:
     """Return each cell with each strategy that is run in it, as the study lists them."""
-    return [(cell, word) for cell in study.cells for word in study.strategies_of(cell) if study.home(cell, word) is cell]
+    return [
+        (cell, word) for cell in study.cells for word in study.strategies_of(cell) if study.home(cell, word) is cell
+    ]
 
 
 def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:

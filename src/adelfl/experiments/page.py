@@ -28,7 +28,6 @@ from adelfl.experiments.leaderboard import LEVEL, METHODS, SELF_PACED
 from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
 from adelfl.experiments.results import Final, StudyResults, Verdict
 from adelfl.experiments.study import Cell
-from adelfl.report.comparison import standard_error
 from adelfl.theory.participation import deadline_for_depth, survival
 
 _MARKED = re.compile(
@@ -89,11 +88,8 @@ def headline(places: list[str], outcomes: dict[str, StudyResults]) -> str:
         cell = next(cell for cell in outcome.study.cells if cell.key == key)
         row = [f"{outcome.study.title.partition(':')[0]}; {cell.title}"]
         for strategy in shown:
-            if strategy in outcome.study.strategies:
-                accuracy = outcome.accuracy(cell, strategy)
-                row.append(_plus_minus(float(accuracy.mean()), standard_error(accuracy)))
-            else:
-                row.append("")
+            known = outcome.summary(cell, strategy) if strategy in outcome.study.strategies else None
+            row.append("" if known is None else _plus_minus(known.mean, known.error))
         rows.append([*row, f"`adelfl reproduce {name}`"])
     return _markdown(rows)
 
