@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adelfl.cli.runs import DataDir, On, Where
+from adelfl.cli.runs import DataDir, On, Where, data_change
 from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ def reproduce(
     studies = [find_study(each, scale.value) for name in names for each in several.get(name, (name,))]
     if as_json and len(studies) > 1:
         raise ConfigError("--json: name one study at a time")
-    more = list(changes or ())
-    if data_dir is not None:
-        more.append(f"data.data_dir={json.dumps(str(data_dir.absolute()))}")
+    more = (*(changes or ()), *data_change(data_dir))
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder")
     for study in studies:
@@ -83,7 +81,7 @@ def reproduce(
         minutes = _minutes(stem) if resume or summary else 0.0
         stem.parent.mkdir(parents=True, exist_ok=True)
         if not summary:
-            setup = Setup(folder, seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more), earlier, on.value)
+            setup = Setup(folder, seeds, first_seed, jobs or os.cpu_count() or 1, more, earlier, on.value)
             with Display(["learning rates"], f"{study.name} ") as display:
                 outcome = conduct(study, setup, display, keep=partial(StudyResults.write, stem=stem))
         elif earlier is None:

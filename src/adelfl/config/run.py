@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from adelfl.config.defaults import TABLE, Defaults
@@ -37,12 +37,8 @@ from adelfl.records.summary import MAX_EVALUATIONS
 from adelfl.runtime.codec import find_codec
 from adelfl.runtime.server_step import ServerStepName
 
-_PATHS = (
-    *(("data", "data_dir"), ("data", "file"), ("data", "partition_file"), ("fleet", "file")),
-    *(("fleet", "speeds"), ("fleet", "bandwidth"), ("fleet", "availability")),
-)
-"""Keys that name files and folders."""
-
+PathName = Annotated[str, AfterValidator(lambda name: str(Path(name).absolute()))]
+"""Name of a file or folder, made independent of the working directory."""
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
 
 
@@ -50,9 +46,9 @@ class DataSection(Section):
     """[data]."""
 
     name: str = "digits"
-    data_dir: str | None = None
+    data_dir: PathName | None = None
     factory: str | None = None
-    file: str | None = None
+    file: PathName | None = None
     user_column: str | None = None
     label_column: str | None = None
     skip_columns: list[str] = Field(default_factory=list)
@@ -61,7 +57,7 @@ class DataSection(Section):
     split_seed: int = Field(default=0, ge=0)
     partition: str = "iid"
     alpha: Positive = 0.5
-    partition_file: str | None = None
+    partition_file: PathName | None = None
     validation: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
     test_samples: int | None = Field(default=None, ge=1)
 
@@ -117,11 +113,11 @@ class FleetSection(Section):
     high: Positive = 24.0
     slow: Positive = 4.0
     slow_share: float = Field(default=0.2, ge=0, le=1, allow_inf_nan=False)
-    file: str | None = None
-    speeds: str | None = None
+    file: PathName | None = None
+    speeds: PathName | None = None
     network: str | None = None
-    bandwidth: str | None = None
-    availability: str | None = None
+    bandwidth: PathName | None = None
+    availability: PathName | None = None
     start_hour: NotNegative | None = None
     speedup: Positive = 1.0
     latency: str | None = None
@@ -252,7 +248,8 @@ class RunFile(Section):
         """Return the SHA-256 of the files and modules that this configuration names."""
         from adelfl.strategies import code_of
 
-        files = [getattr(getattr(self, section), key) for section, key in _PATHS if key != "data_dir"]
+        fleet, files = self.fleet, [self.data.file, self.data.partition_file]
+        files += [fleet.file, fleet.speeds, fleet.bandwidth, fleet.availability]
         own = (self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency)
         paths = [*own, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
@@ -285,7 +282,6 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
     values = {} if path is None else read_toml(path)
     for change in changes:
         _set(values, change)
-    _make_absolute(values)
     training = values.setdefault("training", {})
     # A change of depth replaces the budget, and the reverse.
     named = {change.partition("=")[0].strip() for change in changes} & {"training.depth", "training.budget"}
@@ -317,14 +313,6 @@ def _contradiction(config: RunFile) -> str | None:
     if (fleet.speeds or fleet.bandwidth or fleet.availability) and fleet.kind != "traces":
         return 'fleet: speeds, bandwidth and availability need kind = "traces"'
     return None
-
-
-def _make_absolute(values: dict[str, Any]) -> None:
-    """Make relative paths independent of the working directory."""
-    for section, key in _PATHS:
-        inner = values.get(section)
-        if isinstance(inner, dict) and isinstance(inner.get(key), str):
-            inner[key] = str(Path(inner[key]).absolute())
 
 
 def parse_value(word: str) -> Any:  # noqa: ANN401 - any TOML value

@@ -107,11 +107,6 @@ class RunRecord:
 
     @property
     def wall_seconds(self) -> float:
-        """Wall-clock time of all rounds."""
-        return float(sum(self._lines("wall.jsonl", _seconds)))
-
-    @property
-    def computing_seconds(self) -> float:
         """Wall-clock time of all rounds; rounds in which the process was suspended count like the median round."""
         seconds = np.array(list(self._lines("wall.jsonl", _seconds)))
         if not (seconds > 0).any():
@@ -173,13 +168,7 @@ def find_runs(folder: Path) -> list[RunRecord]:
 
 
 def run_folders(places: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the folders of the runs at or below several paths, each once, and the paths without a run.
-
-    Raises
-    ------
-    ConfigError
-        If a path does not exist, or if there is no run at all.
-    """
+    """Return the folders of the runs at or below several paths, each once, and the paths without a run."""
     folders: dict[Path, None] = {}
     empty = []
     for place in places:

@@ -18,18 +18,18 @@ _AXES = {"budget": "time budget, seconds", "rounds": "rounds in the same time", 
 _SHOWN_GROUPS = 400  # a figure of more devices looks the same
 
 
+@matplotlib.rc_context(RC)
 def draw_plan(solution: Solution) -> Figure:
     """Draw deadlines, depth, layer coverage and batch sizes over the rounds."""
-    with matplotlib.rc_context(RC):
-        fig = figure(10.0, 6.4)
-        (top_left, top_right), (low_left, low_right) = fig.subplots(2, 2)
-        _draw_deadlines(top_left, solution)
-        _draw_depth(top_right, solution)
-        _draw_batches(low_left, solution)
-        _draw_coverage(fig, low_right, solution)
-        for ax in (low_left, low_right):
-            ax.set_xlabel("round")
-        fig.suptitle("\n".join(textwrap.wrap(solution.outcome, 125)), fontsize=9, x=0.01, ha="left", color="#333333")
+    fig = figure(10.0, 6.4)
+    (top_left, top_right), (low_left, low_right) = fig.subplots(2, 2)
+    _draw_deadlines(top_left, solution)
+    _draw_depth(top_right, solution)
+    _draw_batches(low_left, solution)
+    _draw_coverage(fig, low_right, solution)
+    for ax in (low_left, low_right):
+        ax.set_xlabel("round")
+    fig.suptitle("\n".join(textwrap.wrap(solution.outcome, 125)), fontsize=9, x=0.01, ha="left", color="#333333")
     return fig
 
 
@@ -101,23 +101,23 @@ def _draw_batches(ax: Axes, solution: Solution) -> None:
     ax.legend(loc="center right", frameon=True, framealpha=0.8, edgecolor="none")
 
 
+@matplotlib.rc_context(RC)
 def draw_what_if(rows: Sequence[WhatIfRow], key: str) -> Figure:
     """Draw the error of the plan against the value: the excess for budgets, otherwise the bound."""
     error = "excess" if key == "budget" else "bound"
     planned = [row for row in rows if row.infeasible is None]
-    with matplotlib.rc_context(RC):
-        fig = figure(6.0, 3.9)
-        ax = fig.subplots()
-        lines = {error: (".-", BLUE, "plan")}
-        if key == "budget":
-            lines["uniform_excess"] = ("--", GREY, "best uniform deadline")
-        for name, (line, colour, label) in lines.items():
-            values = [getattr(row, name) for row in planned]
-            ax.plot([row.value for row in planned], values, line, color=colour, label=label)
-        if without := [row.value for row in rows if row.infeasible is not None]:
-            ax.plot(without, [0.02] * len(without), "x", color=RED, transform=ax.get_xaxis_transform(), label="no plan")
-        ax.set(xlabel=_AXES[key], ylabel=error)
-        if key == "budget":
-            ax.set(xscale="log", yscale="log" if planned else "linear")
-        ax.legend()
+    fig = figure(6.0, 3.9)
+    ax = fig.subplots()
+    lines = {error: (".-", BLUE, "plan")}
+    if key == "budget":
+        lines["uniform_excess"] = ("--", GREY, "best uniform deadline")
+    for name, (line, colour, label) in lines.items():
+        values = [getattr(row, name) for row in planned]
+        ax.plot([row.value for row in planned], values, line, color=colour, label=label)
+    if without := [row.value for row in rows if row.infeasible is not None]:
+        ax.plot(without, [0.02] * len(without), "x", color=RED, transform=ax.get_xaxis_transform(), label="no plan")
+    ax.set(xlabel=_AXES[key], ylabel=error)
+    if key == "budget":
+        ax.set(xscale="log", yscale="log" if planned else "linear")
+    ax.legend()
     return fig
