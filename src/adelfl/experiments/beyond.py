@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 from adelfl.experiments.study import Cell, Study
@@ -12,7 +13,6 @@ LEARNING = "adel"
 
 _WORDS = {PAPER: "adel-paper", STATIC: "adel, no replanning", LEARNING: "adel"}
 _STRATEGIES = ("wait", "drop", "salf", "heterofl", *_WORDS, "oracle")
-_PHYSICAL = ("salf", "clairvoyant")  # a gap that can be closed: the oracle has more samples than time permits
 
 _PARTITIONS = {
     "iid": ("IID", ("data.partition=iid",)),
@@ -52,38 +52,31 @@ def _cells(
     )
 
 
-def _study(name: str, title: str, changes: tuple[str, ...], cells: tuple[Cell, ...], **others: object) -> Study:
-    given: dict[str, object] = {
-        "strategies": _STRATEGIES,
-        "tuning": ("data.validation=0.16666667", "training.evaluations=10"),
-        "rates": _RATES,
-        "wider": 3,
-        "tuning_seeds": 3,
-        "finalists": 3,
-        "drawing": "dots",
-        "words": _WORDS,
-        "gap": ("salf", "oracle"),
-    }
-    return Study(name=name, title=title, source="ours", changes=changes, cells=cells, **(given | others))  # type: ignore[arg-type]
-
-
 _ALL_DEPTHS = (0.15, 0.25, 0.5, 0.85)
-_DIGITS = ("data.name=digits", "model.name=mlp")
 
-_DIGITS_STUDY = _study(
-    "beyond-digits",
-    "Digits, MLP 64-32-16-10: depth × data × learning rate",
-    _DIGITS,
-    (*_cells(_ALL_DEPTHS, tuple(_PARTITIONS), ("constant",)), *_cells(_ALL_DEPTHS, ("iid",), ("inverse",))),
+_DIGITS_STUDY = Study(
+    name="beyond-digits",
+    title="Digits, MLP 64-32-16-10: depth × data × learning rate",
+    source="ours",
+    changes=("data.name=digits", "model.name=mlp"),
+    cells=(*_cells(_ALL_DEPTHS, tuple(_PARTITIONS)), *_cells(_ALL_DEPTHS, rates=("inverse",))),
     strategies=(*_STRATEGIES, "clairvoyant"),
-    gap=_PHYSICAL,
+    tuning=("data.validation=0.16666667", "training.evaluations=10"),
+    rates=_RATES,
+    wider=3,
+    tuning_seeds=3,
+    finalists=3,
+    drawing="dots",
+    words=_WORDS,
+    # A gap that can be closed: the oracle has more samples than time permits.
+    gap=("salf", "clairvoyant"),
 )
 
-_FLEETS_STUDY = _study(
-    "beyond-fleets",
-    "Digits, MLP: fleets",
-    _DIGITS,
-    tuple(
+_FLEETS_STUDY = replace(
+    _DIGITS_STUDY,
+    name="beyond-fleets",
+    title="Digits, MLP: fleets",
+    cells=tuple(
         Cell(
             f"{fleet}-depth{100 * depth:.0f}-{partition}",
             f"{_FLEETS[fleet][0]}, {depth:.0%} depth, {_PARTITIONS[partition][0]}",
@@ -91,8 +84,6 @@ _FLEETS_STUDY = _study(
         )
         for fleet, partition, depth in product(_FLEETS, ("iid", "dir01"), (0.15, 0.5))
     ),
-    strategies=(*_STRATEGIES, "clairvoyant"),
-    gap=_PHYSICAL,
 )
 
 
@@ -113,47 +104,53 @@ _WRONG = {
     "gamma": ("steady layer times, believed to be exponential", _law("gamma", 0.3)),
 }
 
-_BELIEFS_STUDY = _study(
-    "beyond-beliefs",
-    "Digits, MLP: wrong beliefs about the fleet",
-    (*_DIGITS, _CONSTANT),
-    tuple(
+_BELIEFS_STUDY = replace(
+    _DIGITS_STUDY,
+    name="beyond-beliefs",
+    title="Digits, MLP: wrong beliefs about the fleet",
+    changes=(*_DIGITS_STUDY.changes, _CONSTANT),
+    cells=tuple(
         Cell(f"{key}-depth15", f"{words}, 15% depth", ("training.depth=0.15", *changes))
         for key, (words, changes) in _WRONG.items()
     ),
     strategies=("salf", PAPER, STATIC, LEARNING, "oracle", "clairvoyant"),
-    gap=_PHYSICAL,
     seeds=10,
 )
 
-_MNIST_STUDY = _study(
-    "beyond-mnist",
-    "MNIST, MLP 784-32-16-10",
-    ("data.name=mnist", "model.name=mlp", "training.evaluations=20", "data.test_samples=5000"),
-    (
-        *_cells((0.15, 0.25, 0.5), ("iid",), ("constant",)),
-        *_cells((0.15,), ("dir01",), ("constant",)),
-        *_cells((0.15, 0.85), ("iid",), ("inverse",)),
+_MNIST_STUDY = replace(
+    _DIGITS_STUDY,
+    name="beyond-mnist",
+    title="MNIST, MLP 784-32-16-10",
+    changes=("data.name=mnist", "model.name=mlp", "training.evaluations=20", "data.test_samples=5000"),
+    cells=(
+        *_cells((0.15, 0.25, 0.5)),
+        *_cells((0.15,), ("dir01",)),
+        *_cells((0.15, 0.85), rates=("inverse",)),
     ),
+    strategies=_STRATEGIES,
+    gap=("salf", "oracle"),
     headline=("depth50-iid-constant", "depth25-iid-constant", "depth15-iid-constant"),
 )
 
-_CNN_STUDY = _study(
-    "beyond-cnn",
-    "MNIST, CNN",
-    ("data.name=mnist", "model.name=cnn", "training.evaluations=12", "data.test_samples=2000"),
-    (*_cells((0.15,), ("iid",), ("inverse",)), *_cells((0.25,), ("dir05",), ("inverse",))),
+_CNN_STUDY = replace(
+    _MNIST_STUDY,
+    name="beyond-cnn",
+    title="MNIST, CNN",
+    changes=("data.name=mnist", "model.name=cnn", "training.evaluations=12", "data.test_samples=2000"),
+    cells=(*_cells((0.15,), rates=("inverse",)), *_cells((0.25,), ("dir05",), ("inverse",))),
     tuning=("data.validation=0.16666667", "training.evaluations=10", "data.test_samples=1000"),
+    headline=(),
 )
 
-_CIFAR_STUDY = _study(
-    "beyond-cifar",
-    "CIFAR-10, CNN",
-    (
+_CIFAR_STUDY = replace(
+    _CNN_STUDY,
+    name="beyond-cifar",
+    title="CIFAR-10, CNN",
+    changes=(
         *("data.name=cifar10", "model.name=cnn", "training.rounds=200"),
         *("training.evaluations=12", "data.test_samples=2000", "training.batch=8"),
     ),
-    _cells((0.15,), ("iid",), ("inverse",), 200),
+    cells=_cells((0.15,), rates=("inverse",), rounds=200),
     tuning=("data.validation=0.1", "training.evaluations=10", "data.test_samples=1000"),
 )
 

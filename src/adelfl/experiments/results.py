@@ -97,13 +97,6 @@ class Difference:
     seeds: int
     median: float = math.nan
 
-    @property
-    def margin(self) -> float:
-        """Half of Student's 95 % interval; infinite for one seed."""
-        if self.seeds < 2:
-            return math.inf
-        return float(stats.t.ppf((1 + _CONFIDENCE) / 2, self.seeds - 1)) * self.error
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -128,7 +121,8 @@ def judge(claimed: float | None, seen: Difference) -> str:
     """Judge whether a difference agrees with the paper's, with 95 % confidence."""
     if seen.seeds < 2:
         return "not judged (one seed)"
-    low, high = seen.mean - seen.margin, seen.mean + seen.margin
+    margin = float(stats.t.ppf((1 + _CONFIDENCE) / 2, seen.seeds - 1)) * seen.error  # half of Student's interval
+    low, high = seen.mean - margin, seen.mean + margin
     if low > 0:
         return "holds" if claimed is None or high >= claimed else "holds, but smaller"
     if high < 0:
