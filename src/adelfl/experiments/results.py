@@ -233,7 +233,7 @@ class StudyResults:
     def core_minutes(self) -> float:
         """Computing time of all runs on this machine, trials included."""
         roots = {folder.parents[2] for folder in self.folders.values()}
-        return sum(record.wall_seconds for root in roots for record in find_runs(root)) / 60.0
+        return sum(record.computing_seconds for root in roots for record in find_runs(root)) / 60.0
 
     def contenders(self) -> list[tuple[str, list[Contender]]]:
         """Return each cell's title and strategies, for a figure."""

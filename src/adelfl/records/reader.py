@@ -107,6 +107,11 @@ class RunRecord:
 
     @property
     def wall_seconds(self) -> float:
+        """Wall-clock time of all rounds."""
+        return float(sum(self._lines("wall.jsonl", _seconds)))
+
+    @property
+    def computing_seconds(self) -> float:
         """Wall-clock time of all rounds; rounds in which the process was suspended count like the median round."""
         seconds = np.array(list(self._lines("wall.jsonl", _seconds)))
         if not (seconds > 0).any():
