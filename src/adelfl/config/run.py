@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from adelfl.config.defaults import TABLE, Defaults
+from adelfl.config.defaults import RATE, RATES, ROUNDS, TABLE, WIDTHS
 from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
@@ -234,14 +234,14 @@ class RunFile(Section):
     def _with_defaults_of_the_model(self) -> RunFile:
         """Choose the learning rate "auto", and rounds and width that are not given, by data set and model."""
         own = self.data.factory is not None or self.model.factory is not None
-        data = self.data.name if self.data.file is None else TABLE
-        defaults = Defaults() if own else Defaults.of(data, self.model.name)
+        data, model = self.data.name if self.data.file is None else TABLE, self.model.name
         if self.learning_rate.initial == "auto":
-            self.learning_rate = self.learning_rate.model_copy(update={"initial": defaults.rate})
-        if "rounds" not in self.training.model_fields_set and defaults.rounds is not None:
-            self.training = self.training.model_copy(update={"rounds": defaults.rounds})
-        if "width" not in self.model.model_fields_set and defaults.width is not None:
-            self.model = self.model.model_copy(update={"width": defaults.width})
+            rate = RATE if own else RATES.get(data, {}).get(model, RATE)
+            self.learning_rate = self.learning_rate.model_copy(update={"initial": rate})
+        if not own and "rounds" not in self.training.model_fields_set and model in ROUNDS.get(data, {}):
+            self.training = self.training.model_copy(update={"rounds": ROUNDS[data][model]})
+        if not own and "width" not in self.model.model_fields_set and model in WIDTHS:
+            self.model = self.model.model_copy(update={"width": WIDTHS[model]})
         return self
 
     def fingerprints(self) -> dict[str, str]:
