@@ -28,6 +28,7 @@ from adelfl.experiments.leaderboard import LEVEL, METHODS, SELF_PACED
 from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
 from adelfl.experiments.results import Final, StudyResults, Verdict
 from adelfl.experiments.study import Cell
+from adelfl.report.comparison import plus_minus
 from adelfl.theory.participation import deadline_for_depth, survival
 
 _MARKED = re.compile(
@@ -89,7 +90,7 @@ def headline(places: list[str], outcomes: dict[str, StudyResults]) -> str:
         row = [f"{outcome.study.title.partition(':')[0]}; {cell.title}"]
         for strategy in shown:
             known = outcome.summary(cell, strategy) if strategy in outcome.study.strategies else None
-            row.append("" if known is None else _plus_minus(known.mean, known.error))
+            row.append("" if known is None else plus_minus(known.mean, known.error))
         rows.append([*row, f"`adelfl reproduce {name}`"])
     return _markdown(rows)
 
@@ -120,7 +121,7 @@ def _with_notes(s: Final) -> str:
     if math.isnan(s.mean):
         return ""
     broke = f", {s.broke} broke down" if s.broke else ""
-    return f"{_plus_minus(s.mean, s.error)}{_skewed(s.mean, s.median)} ({s.rate:g}{broke})"
+    return f"{plus_minus(s.mean, s.error)}{_skewed(s.mean, s.median)} ({s.rate:g}{broke})"
 
 
 def claims_table(outcome: StudyResults) -> str:
@@ -145,7 +146,7 @@ def _claimed(v: Verdict) -> str:
 def _ours(v: Verdict) -> str:
     if "deadline" in v.claim:
         return f"{v.ours:.2f} ×"
-    return _plus_minus(v.ours, v.error, sign=True) + _skewed(v.ours, v.median, sign=True)
+    return plus_minus(v.ours, v.error, sign=True) + _skewed(v.ours, v.median, sign=True)
 
 
 def regime_table(outcome: StudyResults) -> str:
@@ -188,7 +189,7 @@ def goals_table(names: list[str], outcomes: dict[str, StudyResults]) -> str:
         for cell in outcome.study.cells:
             seen = outcome.difference(cell, "adel", "adel-paper")
             if seen.mean < -seen.error:
-                worse.append(f"{cell.title} ({_plus_minus(seen.mean, seen.error, sign=True)})")
+                worse.append(f"{cell.title} ({plus_minus(seen.mean, seen.error, sign=True)})")
         least = "–" if not gaps else "{:.0%} ({})".format(*min(gaps))
         met = sum(share >= 0.9 for share, _ in gaps)
         rows.append([name, f"{len(gaps)} of {len(outcome.study.cells)}", f"{met}", least, "; ".join(worse) or "none"])
@@ -207,10 +208,10 @@ def winners_table(outcome: StudyResults) -> str:
     for cell in finished(outcome):
         best, other = best_method(outcome, cell), best_method(outcome, cell, "adel")
         shown = {word: outcome.summary(cell, word) for word in (best, "adel", "clairvoyant")}
-        accuracy = {word: _plus_minus(s.mean, s.error) for word, s in shown.items()}
+        accuracy = {word: plus_minus(s.mean, s.error) for word, s in shown.items()}
         gain = outcome.difference(cell, "adel", other)
         chose = [_chosen(outcome, cell, word) for word in (best, "adel")]
-        behind = f"{_plus_minus(gain.mean, gain.error, sign=True)} ({other})"
+        behind = f"{plus_minus(gain.mean, gain.error, sign=True)} ({other})"
         row = [cell.title, best, accuracy[best], accuracy["adel"], behind, accuracy["clairvoyant"], *chose]
         rows.append([f"**{text}**" if text == best == "adel" else text for text in row])
     return _markdown(rows) + "\n"
@@ -227,7 +228,7 @@ def board_table(outcome: StudyResults) -> str:
             reached = outcome.reached(cell, word, level)
             time = "–" if np.isnan(reached).any() else f"{reached.mean():.0%}"
             counted = "" if word == "oracle" else f"; {np.mean([run.counted for run in outcome.of(cell, word)]):.0%}"
-            row.append(f"{_plus_minus(s.mean, s.error)}; {time}{counted}")
+            row.append(f"{plus_minus(s.mean, s.error)}; {time}{counted}")
         rows.append(row)
     seeds = {len(outcome.of(cell, word)) for cell in cells for word in outcome.study.strategies}
     note = (
@@ -260,12 +261,7 @@ _FAR = 5.0
 
 
 def _skewed(mean: float, median: float, *, sign: bool = False) -> str:
-    return f", median {_plus_minus(median, math.nan, sign=sign)}" if abs(mean - median) > _FAR else ""
-
-
-def _plus_minus(mean: float, error: float, *, sign: bool = False) -> str:
-    head = f"{mean:+.1f}" if sign else f"{mean:.1f}"
-    return head if math.isnan(error) else f"{head} ± {error:.1f}"
+    return f", median {plus_minus(median, math.nan, sign=sign)}" if abs(mean - median) > _FAR else ""
 
 
 def _markdown(rows: list[list[str]]) -> str:

@@ -20,6 +20,12 @@ def standard_error(values: Floats) -> float:
     return float(np.std(values, ddof=1) / np.sqrt(values.size)) if values.size > 1 else float("nan")
 
 
+def plus_minus(mean: float, error: float, unit: str = "", *, sign: bool = False) -> str:
+    """Return a mean with its standard error as text; the mean alone if the error is NaN."""
+    head = f"{mean:+.1f}{unit}" if sign else f"{mean:.1f}{unit}"
+    return head if math.isnan(error) else f"{head} ± {error:.1f}"
+
+
 @dataclass(frozen=True, eq=False)
 class Contender:
     """One strategy over its seeds."""
@@ -39,6 +45,11 @@ class Contender:
     def final(self) -> Floats:
         """Final accuracy, one per seed; NaN without evaluations."""
         return np.array([r.final_accuracy for r in self.results], dtype=np.float64)
+
+    @property
+    def final_text(self) -> str:
+        """Mean and standard error of the final accuracy, in percent."""
+        return plus_minus(100.0 * float(self.final.mean()), 100.0 * standard_error(self.final), "%")
 
     def at(self, quarter: str) -> float:
         """Return the mean accuracy at a share of the budget; NaN without evaluations."""
