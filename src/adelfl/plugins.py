@@ -1,4 +1,4 @@
-"""Import and call of a user's code, and its errors as one sentence."""
+"""Import of optional packages, and import and call of a user's code; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from adelfl.errors import AdelError, ConfigError
+from adelfl.errors import AdelError, ConfigError, MissingExtraError
+
+
+def optional(module: str, package: str, extra: str = "data") -> Any:  # noqa: ANN401 - a module
+    """Import a module of a package that belongs to an extra of adelfl."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise MissingExtraError(package, extra) from None
+    except ImportError as error:  # installed, but not for this Python or this numpy
+        raise ConfigError(f"{package} is installed but cannot be imported ({error}); install it anew") from None
 
 
 def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - whatever the user's module holds

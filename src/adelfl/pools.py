@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from adelfl.atomic import RunBusyError
 from adelfl.clock import RealClock
-from adelfl.errors import AdelError, ConfigError, MissingExtraError
+from adelfl.errors import AdelError, ConfigError
+from adelfl.plugins import optional
 from adelfl.records.schema import Row, RunResult
 from adelfl.records.tail import RowTail
 from adelfl.runner import RunJob, run_job
@@ -113,10 +114,7 @@ def _ray() -> _Pool:
     The cluster is the one at $RAY_ADDRESS, or one that is started on this machine. Ray moves the jobs of a machine that
     fails to others, where they are resumed.
     """
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise MissingExtraError("ray", "scale") from None
+    ray = optional("ray", "ray", "scale")
     if not ray.is_initialized():
         try:
             ray.init(log_to_driver=False, logging_level="ERROR")

@@ -1,4 +1,4 @@
-"""Reading of CSV files into columns."""
+"""Reading of CSV and Parquet files into columns."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.errors import ConfigError
+from adelfl.plugins import optional
 
 Columns = dict[str, Sequence[Any]]
 
@@ -31,6 +32,14 @@ def read_csv(path: str | Path) -> Columns:
         if len(row) != len(header):
             raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
     return {name: [row[i] for row in rows] for i, name in enumerate(header)}
+
+
+def read_parquet(path: Path) -> Columns:
+    """Return the columns of a Parquet file by their names, as Python objects; needs the extra ``data``."""
+    try:
+        return dict(optional("pyarrow.parquet", "pyarrow").read_table(path).to_pydict())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as a parquet file ({error})") from None
 
 
 def numbers(path: str | Path, name: str, values: Sequence[Any], missing: set[str] | None = None) -> NDArray[np.float64]:

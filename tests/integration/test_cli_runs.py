@@ -590,7 +590,6 @@ def by_seed(shape, classes, seed):
         ("model.layers=[]", "model.layers: "),
         ("training.momentum=0.9", "training.momentum: it begins at zero"),
         ("strategy.options=3", "strategy.options: must be a table"),
-        ("data.data_dir=somewhere", "data.data_dir: digits are part of the package"),
     ],
 )
 def test_what_goes_wrong_before_a_run_begins_is_one_sentence(here, monkeypatch, change, sentence):

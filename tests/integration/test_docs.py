@@ -21,6 +21,7 @@ import typer
 from adelfl import InverseDecay
 from adelfl.cli import app
 from adelfl.config.run import RunFile, load_run
+from adelfl.export import export_csv
 from adelfl.planner import Constants
 from adelfl.runner import start
 from adelfl.strategies import BUILT_IN, find_strategy
@@ -47,13 +48,14 @@ def blocks(name: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """Return a folder with the examples and two runs of a comparison, as a reader has it."""
+    """Return a folder with the examples and two exported runs of a comparison, as a reader has it."""
     folder = tmp_path_factory.mktemp("workplace")
     (folder / "examples").symlink_to(REPO / "examples")
     for name in ("adel", "salf"):
         start(
             load_run(None, ["training.rounds=3", f"strategy.name={name}"]), folder / "runs" / "demo" / f"{name}-seed0"
         )
+        export_csv(folder / "runs" / "demo" / f"{name}-seed0")
     return folder
 
 
@@ -166,7 +168,7 @@ def test_shell_blocks_name_commands_and_options_that_exist(page):
         elif program in ("flwr", "flower-superlink", "flower-supernode"):
             assert set(options_in(rest)) <= options_of_flower(), words
         else:
-            assert program in ("tensorboard", "openssl", "ssh", "ssh-keygen", "echo"), words
+            assert program in ("openssl", "ssh", "ssh-keygen", "echo"), words
 
 
 @cache
@@ -208,7 +210,7 @@ def test_the_sweeps_in_the_docs_can_be_typed(tmp_path, monkeypatch):
 
 
 def test_a_record_is_read_and_drawn_as_shown(tmp_path, monkeypatch):
-    (code,) = blocks("docs/howto/report.md", "python")
+    code, table = blocks("docs/howto/report.md", "python")
     monkeypatch.chdir(tmp_path)
     short = sets(["training.rounds=6", "training.depth=0.5", "fleet.devices=5"])
     assert typed("compare", "--strategies", "salf,drop", "--seeds", 1, "--out", "runs/demo", *short).code == 0
@@ -216,6 +218,9 @@ def test_a_record_is_read_and_drawn_as_shown(tmp_path, monkeypatch):
     exec(compile(code, "docs/howto/report.md", "exec"), names)
     assert list(names["rounds"].index) == list(range(7))
     assert all((tmp_path / name).exists() for name in ("accuracy.png", "all.png"))
+    assert typed("export", "runs/demo").code == 0
+    exec(compile(table, "docs/howto/report.md", "exec"), names)
+    assert list(names["rounds"].index) == list(range(7))
 
 
 def test_the_start_page_quotes_the_advice_that_its_code_prints(capsys):

@@ -46,10 +46,10 @@ def test_pictures_are_there_and_small(name):
 
 def test_a_summary_of_stored_rows_keeps_their_computing_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for path in RESULTS.glob("beyond-rounds*"):
+    for path in RESULTS.glob("beyond-cifar*"):
         shutil.copy(path, tmp_path)
-    before = json.loads((tmp_path / "beyond-rounds.json").read_text(encoding="utf-8"))["about"]
+    before = json.loads((tmp_path / "beyond-cifar.json").read_text(encoding="utf-8"))["about"]
     assert before["core_minutes"] > 0
-    done = typed("reproduce", "beyond-rounds", "--summary", "--out", tmp_path)
+    done = typed("reproduce", "beyond-cifar", "--summary", "--out", tmp_path)
     assert done.code == 0, done.err
-    assert json.loads((tmp_path / "beyond-rounds.json").read_text(encoding="utf-8"))["about"] == before
+    assert json.loads((tmp_path / "beyond-cifar.json").read_text(encoding="utf-8"))["about"] == before

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from adelfl.data import cache as data_cache
+from adelfl.data import images as data_images
 from adelfl.data import load_dataset
 from adelfl.errors import ConfigError, MissingExtraError
 from adelfl.seeds import rng_for
@@ -161,7 +161,7 @@ def test_a_full_disk_costs_a_warning_not_the_run(mnist, cache, monkeypatch):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(data_cache.np, "savez", full)
+    monkeypatch.setattr(data_images.np, "savez", full)
     with pytest.warns(UserWarning, match=r"cannot be kept \(No space left on device\).*ADELFL_CACHE"):
         data = load_dataset("mnist", mnist, cache)
     assert_right(data)

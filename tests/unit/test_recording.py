@@ -68,7 +68,7 @@ def test_what_reads_records_reads_it(tmp_path, monkeypatch):
     assert listed.code == 0
     assert "salf" in listed.out
     assert "simulate(experiment, record=...) goes on" in listed.out
-    for command in (("show", runs / "salf"), ("export", runs / "salf", "--to", "csv")):
+    for command in (("show", runs / "salf"), ("export", runs / "salf")):
         found = typed(*command)
         assert found.code == 0, found.err
     page = tmp_path / "report.html"

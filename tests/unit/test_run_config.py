@@ -12,12 +12,10 @@ from torch import nn
 from adelfl.config.build import build_data, build_experiment
 from adelfl.config.build_fleet import given_fleet
 from adelfl.config.defaults import RATES
-from adelfl.config.idle import IDLE_IN_MODEL
 from adelfl.config.run import RunFile, load_run
 from adelfl.data import Partition, iid, load_dataset
 from adelfl.data.datasets import DATASETS
 from adelfl.errors import ConfigError, InfeasibleBudgetError
-from adelfl.experiments.beyond import STUDIES
 from adelfl.learning_rate import ConstantRate, InverseDecay
 from adelfl.runner import default_folder, jobs_of, parse_strategy
 from adelfl.simulation import simulate
@@ -195,7 +193,8 @@ MISTAKES = {
     "options": ("strategy.options=3", "strategy.options: "),
     "momentum of one": ("training.momentum=1.0", "training.momentum: "),
     "cohort of one": ("training.cohort=1", "training.cohort: must be at least 2"),
-    "another kind's key": ("fleet.low=3.0", 'fleet.low: kind = "lognormal" does not use it'),
+    "traces of another kind": ("fleet.bandwidth=links.csv", "fleet: speeds, bandwidth and availability need kind"),
+    "momentum of one step": ("training.momentum=0.9", "training.momentum: it begins at zero in every round"),
     "one device": ("fleet.devices=1", "fleet.devices: must be at least 2"),
     "device is no section": ("device.compute=3", "device: must be a list"),
     "misplaced time scale": ("learning_rate.time_scale=5.0", "learning_rate.time_scale"),
@@ -407,80 +406,20 @@ def test_users_code_that_does_not_fit_is_one_sentence(change, sentence):
         build_experiment(load_run(None, [change]))
 
 
-def test_listed_devices_are_the_fleet_and_other_keys_beside_them_are_refused(tmp_path):
+def test_listed_devices_are_the_fleet_and_another_one_beside_them_is_refused(tmp_path):
     file = tmp_path / "listed.toml"
     file.write_text("[[device]]\ncompute = 9.0\ncount = 4\n")
     assert given_fleet(load_run(file)).size == 4
     load_run(file, ["fleet.dropout=0.1"])
-    for change in ("fleet.devices=500", "fleet.sigma=0.1", "fleet.file=other.csv"):
-        with pytest.raises(ConfigError, match="entries does not use it"):
+    for change in ("fleet.devices=500", "fleet.kind=phones", "fleet.file=other.csv"):
+        with pytest.raises(ConfigError, match=r"listed.toml: fleet\..*the fleet is that of the \[\[device\]\] entries"):
             load_run(file, [change])
 
 
-IDLE = {
-    "data.alpha=0.5": (),
-    "data.partition=iid": ("data.partition_file=p.npz",),
-    "data.name=mnist": ("data.factory=m:f",),
-    "model.norm=batch": (),
-    "model.hidden=[8]": ("model.name=cnn",),
-    "model.width=0.5": ("model.factory=m:f",),
-    "fleet.slow=1.0": (),
-    "latency.spread=0.3": (),
-    "latency.samples=[1.0, 2.0]": ("latency.law=gamma",),
-    "latency.upload_spread=0.3": (),
-    "latency.forward=1.0": ("fleet.latency=m:L",),
-}
-
-
-@pytest.mark.parametrize("change", IDLE)
-def test_a_key_that_does_nothing_beside_the_others_is_refused(change):
-    with pytest.raises(ConfigError, match=f"^{change.partition('=')[0]}: .*does not use it$"):
-        load_run(None, [*IDLE[change], change])
-
-
-def test_a_change_may_leave_what_was_said_before_it_without_use_but_not_what_comes_after(tmp_path):
-    file = tmp_path / "skewed.toml"
-    file.write_text('[data]\npartition = "dirichlet"\nalpha = 0.1\n')
-    assert load_run(file, ["data.partition=iid"]).data.partition == "iid"
-    load_run(file, ["data.alpha=0.2", "data.partition=iid"])
-    with pytest.raises(ConfigError, match=r"data\.alpha: "):
-        load_run(file, ["data.partition=iid", "data.alpha=0.2"])
-    file.write_text("[data]\nalpha = 0.1\n")
-    with pytest.raises(ConfigError, match=r"skewed\.toml: data\.alpha: partition = \"iid\" does not use it"):
-        load_run(file, ["training.rounds=5"])
-
-
-def test_what_is_meant_for_many_experiments_need_not_have_an_effect_on_each():
-    assert load_run(None, shared=["data.alpha=0.1"]).data.alpha == 0.1
-    assert load_run(None, ["data.alpha=0.1", "data.partition=dirichlet"], ["data.partition=iid"]).data.alpha == 0.1
-    study = STUDIES["beyond-digits"]
-    for cell in study.cells:
-        assert study.setting(cell, 0.1, "data.alpha=0.7").data.alpha == 0.7
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [("fleet.devices=50", "fleet.kind=uniform"), ("fleet.file=f.csv", "fleet.kind=lognormal"), ("fleet.kind=phones",)],
-    ids=["devices", "file", "kind"],
-)
-def test_nothing_that_is_said_of_the_fleet_excuses_keys_beside_listed_devices(tmp_path, changes):
-    file = tmp_path / "listed.toml"
-    file.write_text("[[device]]\ncompute = 9.0\ncount = 4\n")
-    with pytest.raises(ConfigError, match="entries does not use it"):
-        load_run(file, changes)
-    file.write_text('[fleet]\nfile = "f.csv"\n')
-    with pytest.raises(ConfigError, match="does not use it"):
-        load_run(file, ["fleet.low=3.0", "fleet.kind=uniform"])
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_what_a_model_is_said_not_to_use_it_does_not_use(name):
-    def built(**more):
-        model = build_model(name, input_shape=(3, 32, 32), classes=10, seed=0, width=0.25, **more)
-        return [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
-
-    for key, value in (("hidden", (5, 3)), ("norm", "batch")):
-        assert (built() == built(**{key: value})) == (key in IDLE_IN_MODEL[name])
+def test_a_key_that_belongs_to_another_choice_has_no_effect():
+    plain, other = (build_experiment(load_run(None, more)) for more in ([], ["data.alpha=0.1", "fleet.slow=1.0"]))
+    assert plain.partition == other.partition
+    assert plain.strategy.problem.fleet.compute.tolist() == other.strategy.problem.fleet.compute.tolist()
 
 
 def test_each_device_holds_at_least_a_batch_where_there_is_enough():
@@ -599,8 +538,6 @@ def test_a_partition_by_import_path_is_fingerprinted_and_its_mistakes_are_one_se
     }.items():
         with pytest.raises(ConfigError, match=sentence):
             build_data(load_run(None, [change]))
-    with pytest.raises(ConfigError, match="does not use it"):
-        load_run(None, ["data.partition=test_run_config:by_user", "data.alpha=0.3"])
 
 
 # -- learning rates that suit the data and the model

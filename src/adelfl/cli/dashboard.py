@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from adelfl.errors import ConfigError, MissingExtraError
+from adelfl.errors import ConfigError
+from adelfl.plugins import optional
 
 _MIN_TOKEN = 16
 
@@ -31,12 +32,10 @@ def dashboard(
         raise ConfigError(f"{root}: is not a folder; name the one that runs are in")
     if token is not None and len(token) < _MIN_TOKEN:
         raise ConfigError(f"--token: must have at least {_MIN_TOKEN} characters")
-    try:
-        from adelfl.dashboard.server import serve
-    except ModuleNotFoundError as missing:
-        if missing.name not in ("fastapi", "uvicorn"):
-            raise
-        raise MissingExtraError(missing.name, "dashboard") from None
+    for package in ("fastapi", "uvicorn"):
+        optional(package, package, "dashboard")
+    from adelfl.dashboard.server import serve
+
     try:  # to open the socket, so that a busy port is reported at once
         listener = socket.create_server((host, port))
     except (OSError, UnicodeError) as error:

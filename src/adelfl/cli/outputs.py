@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that contain runs.")]
-Target = StrEnum("Target", ["tensorboard", "mlflow", "csv"])
 
 
 def report(
@@ -32,23 +30,19 @@ def report(
     typer.echo(f"Report: {out}" + (f"   Figures: {figures}" if figures is not None else ""))
 
 
-def export(
-    runs: Runs,
-    to: Annotated[Target, typer.Option(help="Target format.")],
-) -> None:
-    """Export runs, finished or not: event files of TensorBoard, a run of MLflow, or a CSV file."""
+def export(runs: Runs) -> None:
+    """Write rounds.csv into the folder of each run, finished or not: a line per round."""
     from adelfl.errors import AdelError
-    from adelfl.export.runs import export_run, find_target
+    from adelfl.export import export_csv
     from adelfl.records.reader import run_folders
 
-    find_target(to.value)
     folders, empty = run_folders(runs)
     for place in empty:
         typer.echo(f"note: {place}: no run there, passed over", err=True)
     failed = False
     for folder in folders:
         try:
-            typer.echo(f"{folder}: {export_run(folder, to.value)}")
+            typer.echo(f"{folder}: {export_csv(folder)}")
         except AdelError as error:
             failed = True
             typer.echo(f"error: {error}", err=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,8 +48,10 @@ def plan(
     """Plan deadlines and batch sizes for a fleet and a time budget."""
     from adelfl.config.plan import load_problem
     from adelfl.planner import plan as solve
+    from adelfl.planner import what_if
 
     problem = load_problem(file, fleet)
+    warned: set[str] = set()
 
     def solved(changed: Problem) -> Solution:
         solution = solve(changed, method=method, strict=strict, objective=objective)  # type: ignore[arg-type]
@@ -60,54 +61,34 @@ def plan(
         warned.update(solution.warnings)
         return solution
 
-    warned: set[str] = set()
     if sweep is not None:
-        _show_sweep(problem, sweep, solved, plot, as_json)
-    else:
-        _show_plan(problem, solved, plot, as_json)
-    if plot is not None and not as_json:
-        typer.echo(f"Picture: {plot}")
-
-
-def _show_plan(problem: Problem, solve: Callable[[Problem], Solution], plot: Path | None, as_json: bool) -> None:
-    if as_json and problem.rounds * max(problem.fleet.groups, problem.layers) > MAX_JSON_BATCHES:
+        key, values = sweep_values(sweep)
+        rows = what_if(problem, key, values, solved)  # type: ignore[arg-type]  # what_if checks the key
+    elif as_json and problem.rounds * max(problem.fleet.groups, problem.layers) > MAX_JSON_BATCHES:
         raise ConfigError(
             f"{problem.rounds} rounds × {problem.fleet.groups} device groups or {problem.layers} layers are too many "
             "numbers for JSON; merge equal devices with count, or use adelfl.plan from Python"
         )
-    solution = solve(problem)
+    else:
+        solution = solved(problem)
     if plot is not None:
-        from adelfl.report.plan import draw_plan
+        from adelfl.report.plan import draw_plan, draw_what_if
         from adelfl.report.style import save
 
-        save(draw_plan(solution), plot)
+        save(draw_plan(solution) if sweep is None else draw_what_if(rows, key), plot)
     if as_json:
-        typer.echo(json.dumps(_plan_json(solution)))
+        points = {} if sweep is None else {"key": key, "points": [asdict(row) for row in rows]}
+        typer.echo(json.dumps(points or _plan_json(solution)))
         return
-    from adelfl.report.terminal import print_plan
+    from adelfl.report.terminal import print_plan, print_what_if
 
-    print_plan(solution)
-    typer.echo("Which method wins when: docs/leaderboard.md")
-
-
-def _show_sweep(
-    problem: Problem, text: str, solve: Callable[[Problem], Solution], plot: Path | None, as_json: bool
-) -> None:
-    from adelfl.planner import what_if
-
-    key, values = sweep_values(text)
-    rows = what_if(problem, key, values, solve)  # type: ignore[arg-type]  # what_if checks the key
+    if sweep is None:
+        print_plan(solution)
+        typer.echo("Which method wins when: docs/leaderboard.md")
+    else:
+        print_what_if(rows, key)
     if plot is not None:
-        from adelfl.report.plan import draw_what_if
-        from adelfl.report.style import save
-
-        save(draw_what_if(rows, key, problem.fleet.size), plot)
-    if as_json:
-        typer.echo(json.dumps({"key": key, "points": [asdict(row) for row in rows]}))
-        return
-    from adelfl.report.terminal import print_what_if
-
-    print_what_if(rows, key)
+        typer.echo(f"Picture: {plot}")
 
 
 def sweep_values(text: str) -> tuple[str, list[float]]:

@@ -7,11 +7,11 @@ import os
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adelfl.cli.runs import DataDir, On, Where
+from adelfl.cli.runs import DataDir, On, Where, data_change
 from adelfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from adelfl.experiments.results import StudyResults
     from adelfl.experiments.study import Study
-    from adelfl.report.comparison import Contender
 
 
 class Scale(StrEnum):
@@ -61,6 +60,7 @@ def reproduce(
     Each strategy's learning rate is chosen on validation data first. Runs that are finished are not run again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from adelfl.atomic import write_json, write_output
     from adelfl.cli.display import Display
     from adelfl.experiments.catalogue import NAMES, find_study
     from adelfl.experiments.conduct import Setup, conduct
@@ -71,25 +71,28 @@ def reproduce(
     studies = [find_study(each, scale.value) for name in names for each in several.get(name, (name,))]
     if as_json and len(studies) > 1:
         raise ConfigError("--json: name one study at a time")
-    more = list(changes or ())
-    if data_dir is not None:
-        more.append(f"data.data_dir={json.dumps(str(data_dir.absolute()))}")
+    more = (*(changes or ()), *data_change(data_dir))
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder")
     for study in studies:
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
         stem = out / folder.name
-        earlier = _earlier(study, stem) if resume else None
-        setup = Setup(folder, seeds, first_seed, jobs or os.cpu_count() or 1, tuple(more), earlier, on.value)
+        earlier = _earlier(study, stem) if resume or summary else None
+        minutes = _minutes(stem) if resume or summary else 0.0
         stem.parent.mkdir(parents=True, exist_ok=True)
-        if summary:
-            outcome = _earlier(study, stem)
-            if outcome is None:
-                raise ConfigError(f"{stem}.csv: there are no rows to summarise yet")
-        else:
+        if not summary:
+            setup = Setup(folder, seeds, first_seed, jobs or os.cpu_count() or 1, more, earlier, on.value)
             with Display(["learning rates"], f"{study.name} ") as display:
                 outcome = conduct(study, setup, display, keep=partial(StudyResults.write, stem=stem))
-        _write(study, outcome, stem, scale, _minutes(stem) if summary or resume else 0.0)
+        elif earlier is None:
+            raise ConfigError(f"{stem}.csv: there are no rows to summarise yet")
+        else:
+            outcome = earlier
+        outcome.write(stem)
+        minutes = max(minutes, round(outcome.core_minutes, 1))
+        about = {"study": study.name, "scale": scale.value, "core_minutes": minutes}
+        write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
+        _draw(study, outcome, stem)
         if as_json:
             typer.echo(json.dumps(outcome.to_json()))
         else:
@@ -98,7 +101,6 @@ def reproduce(
             print_study(study.title, study.source, outcome.tables(), outcome.to_json()["claims"])
             typer.echo(f"Tables and pictures: {stem}.*   Runs: {folder}")
     if page is not None:
-        from adelfl.atomic import write_output
         from adelfl.experiments.page import fill_page
 
         write_output(page, fill_page(page.read_text(encoding="utf-8"), out))
@@ -120,40 +122,39 @@ def _minutes(stem: Path) -> float:
         return 0.0
 
 
-def _write(study: Study, outcome: StudyResults, stem: Path, scale: Scale, minutes: float) -> None:
-    """Write tables, claims and pictures; ``minutes`` is the least computing time to state."""
-    from adelfl.atomic import write_json
+def _draw(study: Study, outcome: StudyResults, stem: Path) -> None:
+    """Write the pictures of a study."""
+    from adelfl.experiments.catalogue import STATED, TABLE_2
+    from adelfl.experiments.page import map_gains
+    from adelfl.experiments.regime import fit_regime
+    from adelfl.report.studies import draw_dots, draw_gain, draw_regime, draw_study
     from adelfl.report.style import save
+    from adelfl.report.time_series import evaluated
 
-    outcome.write(stem)
-    minutes = max(minutes, round(outcome.core_minutes, 1))
-    about: dict[str, Any] = {"study": study.name, "scale": scale.value, "core_minutes": minutes}
-    write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
-    board = study.drawing == "board"  # one picture of all leaderboards
-    picture = _board(stem.parent) if board else _picture(study, outcome)
+    # The strategies of each cell whose accuracy over time is known; rows of earlier versions lack it.
+    cells = [(title, known) for title, contenders in outcome.contenders() if (known := evaluated(contenders))]
+    name, picture = f"{stem.name}.png", None
+    if study.drawing == "board":
+        name, picture = "leaderboard.png", _board(stem.parent)  # one picture of all leaderboards
+    elif study.drawing == "map":
+        picture = draw_gain(map_gains(outcome), study.title)
+    elif study.drawing == "dots":
+        picture = draw_dots([(title, [row[:3] for row in rows]) for title, rows in outcome.tables()], study.title)
+    elif cells:
+        recorded = all(c.records for _, contenders in cells for c in contenders)
+        picture = draw_study(cells, f"{study.title}   ({study.source})", deadlines=recorded)
     if picture is None:
         typer.echo(f"note: no picture of {study.name}: its rows have no curves; run it again for one", err=True)
     else:
-        save(picture, stem.with_name("leaderboard.png" if board else f"{stem.name}.png"), dpi=100)
+        save(picture, stem.with_name(name), dpi=100)
     if study.name == "table-2":
-        from adelfl.experiments.catalogue import STATED, TABLE_2
-        from adelfl.experiments.regime import fit_regime
-        from adelfl.report.studies import draw_regime
-
-        fit = fit_regime(outcome, TABLE_2)
-        title = "Table II: the depth that its baselines point to"
+        fit, title = fit_regime(outcome, TABLE_2), "Table II: depth inferred from the accuracy of its baselines"
         picture = draw_regime(fit.depth, fit.misfit, fit.curves, fit.points, stated=STATED, title=title)
         save(picture, stem.with_name(f"{stem.name}-regime.png"), dpi=110)
-    if study.headline and picture is not None:
-        from adelfl.report.studies import draw_study
-
+    if study.headline and cells:
         titles = [cell.title for cell in study.cells if cell.key in study.headline]
-        panels = [
-            # Variants of a plan are for the tables.
-            (title, [c for c in contenders if not c.name.startswith("adel[")])
-            for title, contenders in _evaluated(outcome)
-            if title in titles
-        ]
+        # Variants of a plan are for the tables.
+        panels = [(t, [c for c in known if not c.name.startswith("adel[")]) for t, known in cells if t in titles]
         save(draw_study(panels, study.title, deadlines=False), stem.with_name(f"{stem.name}-headline.png"), dpi=110)
 
 
@@ -165,8 +166,7 @@ def _board(folder: Path) -> Figure | None:
 
     columns = []
     for name in leaderboard.NAMES:
-        outcome = _earlier(leaderboard.study(name), folder / name)
-        if outcome is None:
+        if (outcome := _earlier(leaderboard.study(name), folder / name)) is None:
             continue
         for cell in finished(outcome):
             fleet, data, time = cell.title.split(", ")
@@ -174,31 +174,3 @@ def _board(folder: Path) -> Figure | None:
             scores = {word: (s.mean, s.error) for word, s in summaries.items()}
             columns.append((f"{outcome.study.title.partition(',')[0]}, {fleet}, {data}", time, scores))
     return draw_board(columns, leaderboard.REFERENCES) if columns else None
-
-
-def _evaluated(outcome: StudyResults) -> list[tuple[str, list[Contender]]]:
-    """Return the title and the strategies of each cell whose accuracy over time is known."""
-    from adelfl.report.time_series import evaluated
-
-    cells = ((title, evaluated(contenders)) for title, contenders in outcome.contenders())
-    return [(title, contenders) for title, contenders in cells if contenders]
-
-
-def _picture(study: Study, outcome: StudyResults) -> Figure | None:
-    """Draw the study; None if the accuracy over time, which its drawing needs, was not kept."""
-    if study.drawing == "map":
-        from adelfl.experiments.page import map_gains
-        from adelfl.report.studies import draw_gain
-
-        return draw_gain(map_gains(outcome), study.title)
-    if study.drawing == "dots":
-        from adelfl.report.studies import draw_dots
-
-        panels = [(cell, [row[:3] for row in rows]) for cell, rows in outcome.tables()]
-        return draw_dots(panels, study.title)
-    from adelfl.report.studies import draw_study
-
-    if not (cells := _evaluated(outcome)):
-        return None
-    recorded = all(c.records for _, contenders in cells for c in contenders)
-    return draw_study(cells, f"{study.title}   ({study.source})", deadlines=recorded)

@@ -46,11 +46,12 @@ def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | Non
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from adelfl.config.run import load_run
 
-    run_file = load_run(config, changes or ())
-    if data_dir is not None:
-        data = run_file.data.model_copy(update={"data_dir": str(data_dir.absolute())})
-        run_file = run_file.model_copy(update={"data": data})
-    return run_file
+    return load_run(config, [*(changes or ()), *data_change(data_dir)])
+
+
+def data_change(data_dir: Path | None) -> list[str]:
+    """Return the change that ``--data-dir`` stands for."""
+    return [] if data_dir is None else [f"data.data_dir={json.dumps(str(data_dir))}"]
 
 
 def run(

@@ -67,10 +67,9 @@ def _cells(outcomes: list[Forecast]) -> list[str]:
     """Return rounds and times, which do not depend on the seed, and the mean accuracy with its standard error."""
     import numpy as np
 
-    from adelfl.report.comparison import standard_error
+    from adelfl.report.comparison import plus_minus, standard_error
 
     first = outcomes[0]
     accuracies = 100.0 * np.array([o.accuracy for o in outcomes if o.accuracy is not None])
-    error = f" ± {standard_error(accuracies):.1f}" if accuracies.size > 1 else ""
-    mean = f"{accuracies.mean():.1f}{error}" if accuracies.size else "-"
+    mean = plus_minus(accuracies.mean(), standard_error(accuracies)) if accuracies.size else "-"
     return [str(first.rounds), f"{first.time / max(1, first.rounds):.1f}", f"{first.time:.1f}", mean]

@@ -24,13 +24,9 @@ if TYPE_CHECKING:
     from adelfl.training.layers import Layer
 
 
+@users_code("this experiment cannot be built")
 def build_experiment(config: RunFile) -> Experiment:
     """Build the experiment that a configuration describes."""
-    with users_code("this experiment cannot be built"):
-        return _build_experiment(config)
-
-
-def _build_experiment(config: RunFile) -> Experiment:
     from adelfl.latency import Exponential
     from adelfl.planner import Problem
     from adelfl.planner.local_work import with_local_work

@@ -23,7 +23,12 @@ def build_data(config: RunFile) -> tuple[Dataset, Partition]:
         given = given_fleet(config)
         devices = config.fleet.devices if given is None else given.size
         dataset = load_data(d, d.validation)
-        partition = _partition(d, dataset, devices, config.training.batch, seed)
+        # Each device holds at least one batch; devices of a larger fleet share samples.
+        least = min(config.training.batch, dataset.y_train.size)
+        if d.partition == "iid":
+            partition = iid(dataset.y_train, devices, seed, min_size=least)
+        else:
+            partition = dirichlet(dataset.y_train, devices, d.alpha, seed, min_size=least)
     else:
         dataset, partition = _given_partition(config)
     return _fewer_tests(dataset, d.test_samples, seed), partition
@@ -44,10 +49,8 @@ def _dataset(section: str, validation: float = 0.0) -> Dataset:
     if d.factory is None and d.file is not None:
         if d.user_column is None or d.label_column is None:
             raise ConfigError("data.file: needs data.user_column and data.label_column, the names of two columns")
-        columns = (d.user_column, d.label_column)
-        return read_users(
-            d.file, *columns, skip=d.skip_columns, split=d.split, test_share=d.test_share, seed=d.split_seed
-        )
+        split = {"split": d.split, "test_share": d.test_share, "seed": d.split_seed}
+        return read_users(d.file, d.user_column, d.label_column, skip=d.skip_columns, **split)  # type: ignore[arg-type]
     if d.factory is None:
         return load_dataset(d.name, data_dir=d.data_dir)
     dataset = call_factory("data.factory", d.factory)
@@ -117,11 +120,3 @@ def _users_partition(section: DataSection, whole: Dataset) -> Partition:
         return made
     with users_code(f"data.partition: {section.partition} must return a Partition, or positions for each device"):
         return Partition.of(list(made), whole.y_train.size)
-
-
-def _partition(section: DataSection, dataset: Dataset, devices: int, batch: int, seed: int) -> Partition:
-    # Each device holds at least one batch; devices of a larger fleet share samples.
-    least = min(batch, dataset.y_train.size)
-    if section.partition == "iid":
-        return iid(dataset.y_train, devices, seed, min_size=least)
-    return dirichlet(dataset.y_train, devices, section.alpha, seed, min_size=least)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adelfl.config.idle import FLEET_KEYS
 from adelfl.config.run import FleetSection, RunFile
 from adelfl.config.sections import listed_fleet, read_fleet
 from adelfl.errors import ConfigError
@@ -34,14 +33,19 @@ def build_fleet(config: RunFile, devices: int, layers: int, megabytes: float) ->
         return _measured(section, devices, seed, layers, megabytes)
     if section.kind == "phones":
         return Fleet.phones(devices, compute=section.compute, update_megabytes=megabytes, seed=seed), {}
-    if section.kind == "uniform" and section.high <= section.low:
-        raise ConfigError(f"fleet.high: must exceed fleet.low = {section.low:g}, not {section.high:g}")
-    chosen: dict[str, Any] = {key: getattr(section, key) for key in FLEET_KEYS[section.kind]}
     if section.kind == "uniform":
-        return Fleet.uniform(devices, **chosen, seed=seed), {}
+        if section.high <= section.low:
+            raise ConfigError(f"fleet.high: must exceed fleet.low = {section.low:g}, not {section.high:g}")
+        return Fleet.uniform(devices, low=section.low, high=section.high, upload=section.upload, seed=seed), {}
     if section.kind == "two-class":
-        return Fleet.two_class(devices, fast=chosen.pop("compute"), **chosen, seed=seed), {}
-    return Fleet.lognormal(devices, **chosen, seed=seed), {}
+        speeds = {"fast": section.compute, "slow": section.slow, "slow_share": section.slow_share}
+        return Fleet.two_class(devices, **speeds, upload=section.upload, seed=seed), {}
+    return _lognormal(section, devices, seed), {}
+
+
+def _lognormal(section: FleetSection, devices: int, seed: int) -> Fleet:
+    keys = ("compute", "sigma", "upload", "upload_sigma")
+    return Fleet.lognormal(devices, **{key: getattr(section, key) for key in keys}, seed=seed)
 
 
 def _measured(
@@ -53,8 +57,7 @@ def _measured(
     """
     if not (section.speeds or section.bandwidth or section.availability):
         raise ConfigError('fleet.kind = "traces" needs fleet.speeds, fleet.bandwidth or fleet.availability')
-    spread = {key: getattr(section, key) for key in FLEET_KEYS["lognormal"]}
-    fleet = Fleet.lognormal(devices, **spread, seed=seed)
+    fleet = _lognormal(section, devices, seed)
     traces: dict[str, Any] = {"links": None, "availability": None}
     if section.speeds:
         fixed, per_sample = read_speeds(Path(section.speeds), section.network)

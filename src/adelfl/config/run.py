@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from adelfl.config.defaults import TABLE, Defaults
-from adelfl.config.idle import refuse_idle
+from adelfl.config.defaults import RATE, RATES, ROUNDS, TABLE, WIDTHS
 from adelfl.config.sections import (
     ConstantsSection,
     DeviceEntry,
@@ -38,12 +37,8 @@ from adelfl.records.summary import MAX_EVALUATIONS
 from adelfl.runtime.codec import find_codec
 from adelfl.runtime.server_step import ServerStepName
 
-_PATHS = (
-    *(("data", "data_dir"), ("data", "file"), ("data", "partition_file"), ("fleet", "file")),
-    *(("fleet", "speeds"), ("fleet", "bandwidth"), ("fleet", "availability")),
-)
-"""Keys that name files and folders."""
-
+PathName = Annotated[str, AfterValidator(lambda name: str(Path(name).absolute()))]
+"""Name of a file or folder, made independent of the working directory."""
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
 
 
@@ -51,9 +46,9 @@ class DataSection(Section):
     """[data]."""
 
     name: str = "digits"
-    data_dir: str | None = None
+    data_dir: PathName | None = None
     factory: str | None = None
-    file: str | None = None
+    file: PathName | None = None
     user_column: str | None = None
     label_column: str | None = None
     skip_columns: list[str] = Field(default_factory=list)
@@ -62,7 +57,7 @@ class DataSection(Section):
     split_seed: int = Field(default=0, ge=0)
     partition: str = "iid"
     alpha: Positive = 0.5
-    partition_file: str | None = None
+    partition_file: PathName | None = None
     validation: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
     test_samples: int | None = Field(default=None, ge=1)
 
@@ -118,11 +113,11 @@ class FleetSection(Section):
     high: Positive = 24.0
     slow: Positive = 4.0
     slow_share: float = Field(default=0.2, ge=0, le=1, allow_inf_nan=False)
-    file: str | None = None
-    speeds: str | None = None
+    file: PathName | None = None
+    speeds: PathName | None = None
     network: str | None = None
-    bandwidth: str | None = None
-    availability: str | None = None
+    bandwidth: PathName | None = None
+    availability: PathName | None = None
     start_hour: NotNegative | None = None
     speedup: Positive = 1.0
     latency: str | None = None
@@ -239,21 +234,22 @@ class RunFile(Section):
     def _with_defaults_of_the_model(self) -> RunFile:
         """Choose the learning rate "auto", and rounds and width that are not given, by data set and model."""
         own = self.data.factory is not None or self.model.factory is not None
-        data = self.data.name if self.data.file is None else TABLE
-        defaults = Defaults() if own else Defaults.of(data, self.model.name)
+        data, model = self.data.name if self.data.file is None else TABLE, self.model.name
         if self.learning_rate.initial == "auto":
-            self.learning_rate = self.learning_rate.model_copy(update={"initial": defaults.rate})
-        if "rounds" not in self.training.model_fields_set and defaults.rounds is not None:
-            self.training = self.training.model_copy(update={"rounds": defaults.rounds})
-        if "width" not in self.model.model_fields_set and defaults.width is not None:
-            self.model = self.model.model_copy(update={"width": defaults.width})
+            rate = RATE if own else RATES.get(data, {}).get(model, RATE)
+            self.learning_rate = self.learning_rate.model_copy(update={"initial": rate})
+        if not own and "rounds" not in self.training.model_fields_set and model in ROUNDS.get(data, {}):
+            self.training = self.training.model_copy(update={"rounds": ROUNDS[data][model]})
+        if not own and "width" not in self.model.model_fields_set and model in WIDTHS:
+            self.model = self.model.model_copy(update={"width": WIDTHS[model]})
         return self
 
     def fingerprints(self) -> dict[str, str]:
         """Return the SHA-256 of the files and modules that this configuration names."""
         from adelfl.strategies import code_of
 
-        files = [getattr(getattr(self, section), key) for section, key in _PATHS if key != "data_dir"]
+        fleet, files = self.fleet, [self.data.file, self.data.partition_file]
+        files += [fleet.file, fleet.speeds, fleet.bandwidth, fleet.availability]
         own = (self.data.factory, self.data.partition_path, self.model.factory, self.fleet.latency)
         paths = [*own, code_of(self.strategy.name)]
         files += [inspect.getsourcefile(import_object("import path", path)) for path in filter(None, paths)]
@@ -273,7 +269,7 @@ def _sha256(name: str) -> str:
         raise ConfigError(f"{name}: cannot be read ({error.strerror})") from None
 
 
-def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[str] = ()) -> RunFile:
+def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
     """Read a configuration.
 
     Parameters
@@ -282,17 +278,13 @@ def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[st
         TOML file; None for the default: digits, 30 devices, an MLP, and a budget with a mean depth of 15 % at batch 16.
     changes : sequence of str
         ``section.key=value`` pairs that replace values of the file; the value as TOML, or a bare word.
-    shared : sequence of str
-        Further changes, meant for many configurations; they need not have an effect on this one.
     """
-    own, changes = changes, [*changes, *shared]
     values = {} if path is None else read_toml(path)
     for change in changes:
         _set(values, change)
-    _make_absolute(values)
     training = values.setdefault("training", {})
     # A change of depth replaces the budget, and the reverse.
-    named = set(_keys(changes)) & {"training.depth", "training.budget"}
+    named = {change.partition("=")[0].strip() for change in changes} & {"training.depth", "training.budget"}
     if isinstance(training, dict) and len(named) == 1:
         training.pop({"training.depth": "budget", "training.budget": "depth"}[named.pop()], None)
     if isinstance(training, dict) and not {"budget", "depth"} & training.keys():
@@ -302,24 +294,25 @@ def load_run(path: Path | None, changes: Sequence[str] = (), shared: Sequence[st
         config = RunFile.model_validate(values)
     except ValidationError as error:
         raise ConfigError(where + first_mistake(RunFile, error)) from None
-    refuse_idle(config, _keys(own), set(_keys(shared)), where)
-    if "auto" in (config.training.rounds, config.training.local_iterations) and config.training.budget is None:
-        raise ConfigError(f'{where}training: rounds or local_iterations = "auto" needs a budget in seconds')
-    if config.training.budget is not None and config.training.depth is not None:
-        raise ConfigError(f"{where}training: give budget (seconds) or depth (mean share of layers), not both")
+    if contradiction := _contradiction(config):
+        raise ConfigError(where + contradiction)
     return config
 
 
-def _keys(changes: Sequence[str]) -> list[str]:
-    return [change.partition("=")[0].strip() for change in changes]
-
-
-def _make_absolute(values: dict[str, Any]) -> None:
-    """Make relative paths independent of the working directory."""
-    for section, key in _PATHS:
-        inner = values.get(section)
-        if isinstance(inner, dict) and isinstance(inner.get(key), str):
-            inner[key] = str(Path(inner[key]).absolute())
+def _contradiction(config: RunFile) -> str | None:
+    """Return a sentence if keys exclude each other, or if one is ignored and the run would not be the expected one."""
+    t, fleet = config.training, config.fleet
+    if "auto" in (t.rounds, t.local_iterations) and t.budget is None:
+        return 'training: rounds or local_iterations = "auto" needs a budget in seconds'
+    if t.budget is not None and t.depth is not None:
+        return "training: give budget (seconds) or depth (mean share of layers), not both"
+    if t.momentum and t.local_iterations == 1:
+        return "training.momentum: it begins at zero in every round, and has no effect with local_iterations = 1"
+    if config.device and (beside := fleet.model_fields_set & {"devices", "file", "kind"}):
+        return f"fleet.{min(beside)}: the fleet is that of the [[device]] entries; remove the key or the entries"
+    if (fleet.speeds or fleet.bandwidth or fleet.availability) and fleet.kind != "traces":
+        return 'fleet: speeds, bandwidth and availability need kind = "traces"'
+    return None
 
 
 def parse_value(word: str) -> Any:  # noqa: ANN401 - any TOML value

@@ -12,10 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adelfl.data.arrays import Floats32, Ints, as_array, as_floats, as_labels
-from adelfl.data.cache import cache_file, cached
-from adelfl.data.parquet import decode
-from adelfl.data.progress import with_bar
-from adelfl.data.sources import Source, locate
+from adelfl.data.images import Source, load_images, with_bar
 from adelfl.errors import ConfigError
 
 _DIGITS = tuple("0123456789")
@@ -186,10 +183,8 @@ def load_dataset(name: str, data_dir: str | Path | None = None, cache_dir: str |
         raise ConfigError(
             f"there is no data set {name!r}; allowed are {', '.join(DATASETS)} (Dataset.from_arrays takes your own)"
         )
-    source = _SOURCES[name]
-    paths = locate(source, data_dir)
-    arrays = cached(cache_file(cache_dir, name, [*paths["train"], *paths["test"]]), lambda: decode(source, paths))
-    return _images(name, arrays, 255, source.class_names)
+    arrays = load_images(_SOURCES[name], data_dir, cache_dir)
+    return _images(name, arrays, 255, _SOURCES[name].class_names)
 
 
 def _load_digits() -> Dataset:

@@ -145,14 +145,11 @@ class Partition:
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
                 return cls(archive["indices"], archive["offsets"], int(archive["samples"]))
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read as a partition ({error.strerror or 'damaged'})") from None
         except ConfigError:
             raise
-        except Exception:  # zipfile, zlib, struct and numpy raise many kinds for a damaged file
-            raise ConfigError(
-                f"{path}: cannot be read as a partition (adelfl partition --save did not write it, or it is damaged)"
-            ) from None
+        except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds for a damaged file
+            reason = getattr(error, "strerror", None) or "adelfl partition --save did not write it, or it is damaged"
+            raise ConfigError(f"{path}: cannot be read as a partition ({reason})") from None
 
 
 def by_user(users: ArrayLike) -> Partition:

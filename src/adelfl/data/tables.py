@@ -21,10 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 from adelfl.array_types import Floats
 from adelfl.data.arrays import Ints
 from adelfl.data.datasets import Dataset
-from adelfl.data.sources import optional
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
-from adelfl.tables import Columns, numbers, read_csv
+from adelfl.tables import numbers, read_csv, read_parquet
 
 Split = Literal["within", "users"]
 
@@ -60,7 +59,7 @@ def read_users(
         With a user for every training sample.
     """
     path = Path(path)
-    columns = _read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
+    columns = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     for key, name in (("user_column", user_column), ("label_column", label_column), *(("skip", name) for name in skip)):
         if name not in columns:
             raise ConfigError(f"{path}: there is no column {name!r} (data.{key}); there are {', '.join(columns)}")
@@ -183,12 +182,3 @@ def _standardised(table: Floats, train: NDArray[np.bool_]) -> NDArray[np.float32
     varies = deviation > 1e-12 * np.maximum(np.abs(mean), 1e-300)
     scaled = (np.where(np.isnan(table), mean, table) - mean)[:, varies] / deviation[varies]
     return np.ascontiguousarray(scaled, dtype=np.float32)
-
-
-def _read_parquet(path: Path) -> Columns:
-    parquet = optional("pyarrow.parquet", "pyarrow")
-    try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as a parquet file ({error})") from None
-    return {name: table.column(name).to_pylist() for name in table.column_names}

@@ -71,22 +71,22 @@ _MNIST_CNN = replace(
 )
 
 _PARTS = {
-    "adel-paper": "the whole plan",
-    "adel-paper[deadlines=uniform]": "m alone",
-    "adel-paper[batches=fixed]": "deadlines alone",
-    "adel-paper[deadlines=uniform;batches=proportional]": "batch ∝ speed alone",
-    "adel-paper[correction=none]": "the plan, no correction",
-    "adel-paper[average_over=all]": "the plan, average over all",
+    "adel-paper": "full plan",
+    "adel-paper[deadlines=uniform]": "planned batch sizes only",
+    "adel-paper[batches=fixed]": "planned deadlines only",
+    "adel-paper[deadlines=uniform;batches=proportional]": "no plan, batch ∝ speed",
+    "adel-paper[correction=none]": "full plan, no correction",
+    "adel-paper[average_over=all]": "full plan, average over all",
     "salf": "no plan",
     "salf[correction=none]": "no plan, no correction",
     SALF_OVER_ALL: "no plan, average over all",
-    "oracle": "all devices deliver",
+    "oracle": "oracle",
 }
 
 _ABLATION = replace(
     _MNIST_MLP,
     name="ablation",
-    title="What each part of ADEL-FL is worth (MNIST, MLP)",
+    title="Ablation of ADEL-FL (MNIST, MLP)",
     source="ours",
     cells=_mnist_cells((0.5, 0.25, 0.15), ("slow", "constant"), 500),
     strategies=tuple(_PARTS),

@@ -21,7 +21,7 @@ from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
 from adelfl.pools import Where, run_all
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
-from adelfl.report.comparison import Contender
+from adelfl.report.comparison import curve_of
 from adelfl.runner import RunJob, file_name, parse_strategy
 
 Point = tuple[float, str]
@@ -32,34 +32,23 @@ _MOMENTS = {"at_25": 0.25, "at_50": 0.5, "at_60": 0.6, "at_75": 0.75, "at_100": 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a study is carried out."""
+    """Number of runs, and where they are computed and recorded."""
 
-    folder: Path
-    """Where its runs are."""
-    seeds: int | None = None
-    """Number of seeds; None for as many as the study says."""
+    folder: Path  # of the runs
+    seeds: int | None = None  # None for as many as the study states
     first_seed: int = 0
-    workers: int = 1
-    """Runs at a time."""
-    more: tuple[str, ...] = ()
-    """Changes to every setting, such as ``engine.device=cuda``."""
-    earlier: StudyResults | None = field(default=None, repr=False)
-    """Results that are not computed again."""
+    workers: int = 1  # runs at a time
+    more: tuple[str, ...] = ()  # changes to every setting, such as ``engine.device=cuda``
+    earlier: StudyResults | None = field(default=None, repr=False)  # what is not computed again
     on: Where = "here"
-    """Where the runs are computed."""
 
 
 class Watch(Protocol):
-    """Progress display of a study."""
+    """Progress display of a study: begin a stage of so many runs, show a row, show a final accuracy or NaN."""
 
-    def stage(self, name: str, runs: int) -> None:
-        """Begin a stage with a number of runs."""
-
-    def row(self, job: RunJob, row: Row) -> None:
-        """Show a row of a run."""
-
-    def done(self, job: RunJob, accuracy: float) -> None:
-        """Show the final accuracy of a run; NaN if it broke down."""
+    def stage(self, name: str, runs: int) -> None: ...  # noqa: D102
+    def row(self, job: RunJob, row: Row) -> None: ...  # noqa: D102
+    def done(self, job: RunJob, accuracy: float) -> None: ...  # noqa: D102
 
 
 def conduct(
@@ -67,64 +56,46 @@ def conduct(
 ) -> StudyResults:
     """Run what has not been run yet, and return the results; ``keep`` gets those so far after every test run."""
     trials = _choose(study, setup, watch)
-    places = [
+    tried: dict[tuple[str, str], list[Trial]] = {}
+    for trial in trials:
+        tried.setdefault((trial.cell, trial.strategy), []).append(trial)
+    places = _places(study)
+    best = {(cell, word): _best_first(tried[cell.rates_of or cell.key, word])[0] for cell, word in places}
+    seeds = {cell: setup.seeds or cell.seeds or study.seeds for cell in study.cells}
+    wanted = [(cell, word, setup.first_seed + k) for cell, word in places for k in range(seeds[cell])]
+    earlier = () if setup.earlier is None else setup.earlier.runs
+    known = {(run.cell, run.strategy, run.seed, run.rate, run.choice): run for run in earlier}
+    runs: dict[tuple[Cell, str, int], StudyRun] = {}
+    jobs: dict[RunJob, tuple[Cell, str, int]] = {}
+    for cell, word, seed in sorted(wanted, key=lambda key: key[2]):  # every strategy on the first seed comes first
+        point = best[cell, word]
+        if (run := known.get((cell.key, word, seed, *point))) is not None:
+            runs[cell, word, seed] = run
+        else:
+            jobs[_job(study, setup, cell, word, point, seed)] = (cell, word, seed)
+    folders = {(cell.key, word, seed): job.folder for job, (cell, word, seed) in jobs.items()}
+
+    def results() -> StudyResults:
+        return StudyResults(study, tuple(runs[key] for key in wanted if key in runs), tuple(trials), folders)
+
+    for job, _ in _run(list(jobs), setup, "runs", watch):
+        cell, word, seed = jobs[job]
+        runs[cell, word, seed] = _summed_up(cell, word, seed, best[cell, word], RunRecord(job.folder))
+        if keep is not None:
+            keep(results())
+    return results()
+
+
+def _places(study: Study) -> list[tuple[Cell, str]]:
+    """Return each cell with each strategy that is run in it, as the study lists them."""
+    return [
         (cell, word) for cell in study.cells for word in study.strategies_of(cell) if study.home(cell, word) is cell
     ]
 
-    def best_of(cell: Cell, word: str) -> Point:
-        if cell.rate is not None:
-            return cell.rate, ""
-        return _best_first([t for t in trials if (t.cell, t.strategy) == (cell.rates_of or cell.key, word)])[0]
-
-    best = {place: best_of(*place) for place in places}
-    counts = {cell: setup.seeds or cell.seeds or study.seeds for cell in study.cells}
-    wanted = [
-        (cell, word, setup.first_seed + k)
-        for k in range(max(counts.values()))
-        for cell, word in places
-        if k < counts[cell]
-    ]
-    known = (
-        {} if setup.earlier is None else {(r.cell, r.strategy, r.seed, r.rate, r.choice): r for r in setup.earlier.runs}
-    )
-    runs: dict[tuple[Cell, str, int], StudyRun] = {}
-    jobs: dict[Path, tuple[Cell, str, int]] = {}
-    todo: list[RunJob] = []
-    for cell, word, seed in wanted:
-        if (row := known.get((cell.key, word, seed, *best[cell, word]))) is not None:
-            runs[cell, word, seed] = row
-            continue
-        job = _job(study, setup, cell, word, best[cell, word], seed)
-        jobs[job.folder] = (cell, word, seed)
-        todo.append(job)
-
-    def outcome() -> StudyResults:
-        folders = {(cell.key, word, seed): folder for folder, (cell, word, seed) in jobs.items()}
-        return StudyResults(study, tuple(runs[key] for key in _by_place(study, runs)), tuple(trials), folders)
-
-    for job, _ in _run(todo, setup, "runs", watch):
-        cell, word, seed = key = jobs[job.folder]
-        runs[key] = _summed_up(cell, word, seed, best[cell, word], RunRecord(job.folder))
-        if keep is not None:
-            keep(outcome())
-    return outcome()
-
-
-def _by_place(study: Study, runs: Iterable[tuple[Cell, str, int]]) -> list[tuple[Cell, str, int]]:
-    """Sort keys of runs by cell, strategy and seed, as the study lists them."""
-    cells = {cell: i for i, cell in enumerate(study.cells)}
-    return sorted(runs, key=lambda key: (cells[key[0]], study.strategies.index(key[1]), key[2]))
-
 
 def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
-    """Every rate on the first tuning seed, then the other choices, and what did best there on the other seeds."""
-    places = [
-        (cell, word)
-        for cell in study.cells
-        if not cell.rates_of and cell.rate is None
-        for word in study.strategies_of(cell)
-        if study.home(cell, word) is cell
-    ]
+    """Try every rate on the first tuning seed, then the other choices, and what did best there on the other seeds."""
+    places = [(cell, word) for cell, word in _places(study) if not cell.rates_of]
     known = () if setup.earlier is None else setup.earlier.trials
     earlier = {(t.cell, t.strategy, t.point, t.seed): t for t in known}
     trials: dict[tuple[Cell, str, Point, int], Trial] = {}
@@ -215,15 +186,13 @@ def _run(jobs: list[RunJob], setup: Setup, stage: str, watch: Watch) -> Iterator
 
 
 def _summed_up(cell: Cell, word: str, seed: int, point: Point, record: RunRecord) -> StudyRun:
+    """Return the row of a run; one that broke down counts as guessing."""
     info = record.info if (record.folder / "run.json").is_file() else None  # None if no plan exists for the fleet
     result = record.result
     deadlines = [1.0] if info is None else info.deadlines or [info.uniform_deadline]
-    if result is None:
-        moments = np.full(len(_MOMENTS), CHANCE)
-        curve = np.full(CURVE.size, CHANCE)
-    else:
-        contender = Contender(word, "", [record])
-        moments, curve = contender.curve(np.array(list(_MOMENTS.values())))[0], contender.curve(CURVE)[0]
+    moments, curve = np.full(len(_MOMENTS), CHANCE), np.full(CURVE.size, CHANCE)
+    if result is not None:
+        moments, curve = (curve_of(record, "accuracy", shares) for shares in (np.array([*_MOMENTS.values()]), CURVE))
     spent = sum(row.computing or 0.0 for row in record.rounds)
     time = 1.0 if info is None else info.budget * (info.config["training"]["cohort"] or info.devices)
     accuracies: dict[str, Any] = dict(zip(_MOMENTS, moments.tolist(), strict=True))

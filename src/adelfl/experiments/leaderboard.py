@@ -1,4 +1,4 @@
-"""Every straggler method on one clock: which one ends best, on which data, with which devices, in how much time.
+"""Leaderboard of all straggler methods: final accuracy by data set, fleet and time budget.
 
 Every method chooses its learning rate and local steps, then the length of its rounds or its batch size, then one
 parameter of its own, all on validation data and in as many trials.
@@ -118,7 +118,7 @@ def study(name: str, _scale: str = "cpu") -> Study:
         cells.append(Cell(f"{fleet}-{key}-{time}", f"{fleet}, {words}, {time}", changes))
     return Study(
         name=name,
-        title=f"{title}: every method on one clock",
+        title=f"{title}: all straggler methods",
         source="ours",
         changes=(*setting, "training.evaluations=20"),
         cells=tuple(cells),

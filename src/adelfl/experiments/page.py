@@ -28,7 +28,7 @@ from adelfl.experiments.leaderboard import LEVEL, METHODS, SELF_PACED
 from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
 from adelfl.experiments.results import Final, StudyResults, Verdict
 from adelfl.experiments.study import Cell
-from adelfl.report.comparison import standard_error
+from adelfl.report.comparison import plus_minus
 from adelfl.theory.participation import deadline_for_depth, survival
 
 _MARKED = re.compile(
@@ -89,11 +89,8 @@ def headline(places: list[str], outcomes: dict[str, StudyResults]) -> str:
         cell = next(cell for cell in outcome.study.cells if cell.key == key)
         row = [f"{outcome.study.title.partition(':')[0]}; {cell.title}"]
         for strategy in shown:
-            if strategy in outcome.study.strategies:
-                accuracy = outcome.accuracy(cell, strategy)
-                row.append(_plus_minus(float(accuracy.mean()), standard_error(accuracy)))
-            else:
-                row.append("")
+            known = outcome.summary(cell, strategy) if strategy in outcome.study.strategies else None
+            row.append("" if known is None else plus_minus(known.mean, known.error))
         rows.append([*row, f"`adelfl reproduce {name}`"])
     return _markdown(rows)
 
@@ -105,27 +102,26 @@ def results_table(outcome: StudyResults) -> str:
     planned = [word for word in study.strategies if word.startswith("adel")] if study.gap else []
     rows = [["setting", *labels, *(f"closed by {outcome.summary(study.cells[0], word).label}" for word in planned)]]
     for cell, (title, summaries) in zip(study.cells, tables, strict=True):
-        row = [title, *(_with_notes(summary, cell) for summary in summaries)]
+        row = [title, *map(_with_notes, summaries)]
         for word in planned:
             share = closed(outcome, cell, word)
             row.append("–" if share is None else f"{share[0]:.0%} ± {100 * share[1]:.0f}")
         rows.append(row)
     counts = {len(outcome.of(cell, word)) for cell in study.cells for word in study.strategies_of(cell)}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
-    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds"
-    note += "" if all(cell.rate is not None for cell in study.cells) else " (in brackets: the η₀ that was chosen)"
+    note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen)"
     if planned:
         lower, upper = study.gap
         note += f"; closed: of the gap between {lower} and {upper}, where it is {LEAST_GAP:g} points or more"
     return _markdown(rows) + note + ".\n"
 
 
-def _with_notes(s: Final, cell: Cell) -> str:
+def _with_notes(s: Final) -> str:
     """Return mean ± standard error, the median if it is far, the chosen rate, and the number of broken runs."""
     if math.isnan(s.mean):
         return ""
-    notes = [f"{s.rate:g}"] * (cell.rate is None) + [f"{s.broke} broke down"] * (s.broke > 0)
-    return _plus_minus(s.mean, s.error) + _skewed(s.mean, s.median) + (f" ({', '.join(notes)})" if notes else "")
+    broke = f", {s.broke} broke down" if s.broke else ""
+    return f"{plus_minus(s.mean, s.error)}{_skewed(s.mean, s.median)} ({s.rate:g}{broke})"
 
 
 def claims_table(outcome: StudyResults) -> str:
@@ -150,7 +146,7 @@ def _claimed(v: Verdict) -> str:
 def _ours(v: Verdict) -> str:
     if "deadline" in v.claim:
         return f"{v.ours:.2f} ×"
-    return _plus_minus(v.ours, v.error, sign=True) + _skewed(v.ours, v.median, sign=True)
+    return plus_minus(v.ours, v.error, sign=True) + _skewed(v.ours, v.median, sign=True)
 
 
 def regime_table(outcome: StudyResults) -> str:
@@ -193,7 +189,7 @@ def goals_table(names: list[str], outcomes: dict[str, StudyResults]) -> str:
         for cell in outcome.study.cells:
             seen = outcome.difference(cell, "adel", "adel-paper")
             if seen.mean < -seen.error:
-                worse.append(f"{cell.title} ({_plus_minus(seen.mean, seen.error, sign=True)})")
+                worse.append(f"{cell.title} ({plus_minus(seen.mean, seen.error, sign=True)})")
         least = "–" if not gaps else "{:.0%} ({})".format(*min(gaps))
         met = sum(share >= 0.9 for share, _ in gaps)
         rows.append([name, f"{len(gaps)} of {len(outcome.study.cells)}", f"{met}", least, "; ".join(worse) or "none"])
@@ -212,10 +208,10 @@ def winners_table(outcome: StudyResults) -> str:
     for cell in finished(outcome):
         best, other = best_method(outcome, cell), best_method(outcome, cell, "adel")
         shown = {word: outcome.summary(cell, word) for word in (best, "adel", "clairvoyant")}
-        accuracy = {word: _plus_minus(s.mean, s.error) for word, s in shown.items()}
+        accuracy = {word: plus_minus(s.mean, s.error) for word, s in shown.items()}
         gain = outcome.difference(cell, "adel", other)
         chose = [_chosen(outcome, cell, word) for word in (best, "adel")]
-        behind = f"{_plus_minus(gain.mean, gain.error, sign=True)} ({other})"
+        behind = f"{plus_minus(gain.mean, gain.error, sign=True)} ({other})"
         row = [cell.title, best, accuracy[best], accuracy["adel"], behind, accuracy["clairvoyant"], *chose]
         rows.append([f"**{text}**" if text == best == "adel" else text for text in row])
     return _markdown(rows) + "\n"
@@ -232,7 +228,7 @@ def board_table(outcome: StudyResults) -> str:
             reached = outcome.reached(cell, word, level)
             time = "–" if np.isnan(reached).any() else f"{reached.mean():.0%}"
             counted = "" if word == "oracle" else f"; {np.mean([run.counted for run in outcome.of(cell, word)]):.0%}"
-            row.append(f"{_plus_minus(s.mean, s.error)}; {time}{counted}")
+            row.append(f"{plus_minus(s.mean, s.error)}; {time}{counted}")
         rows.append(row)
     seeds = {len(outcome.of(cell, word)) for cell in cells for word in outcome.study.strategies}
     note = (
@@ -265,12 +261,7 @@ _FAR = 5.0
 
 
 def _skewed(mean: float, median: float, *, sign: bool = False) -> str:
-    return f", median {_plus_minus(median, math.nan, sign=sign)}" if abs(mean - median) > _FAR else ""
-
-
-def _plus_minus(mean: float, error: float, *, sign: bool = False) -> str:
-    head = f"{mean:+.1f}" if sign else f"{mean:.1f}"
-    return head if math.isnan(error) else f"{head} ± {error:.1f}"
+    return f", median {plus_minus(median, math.nan, sign=sign)}" if abs(mean - median) > _FAR else ""
 
 
 def _markdown(rows: list[list[str]]) -> str:

@@ -17,14 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 
+from adelfl.array_types import Floats
 from adelfl.errors import ConfigError
 from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell
-
-Floats = NDArray[np.float64]
 
 BASELINES = ("salf", "drop", "wait")
 CEILINGS = (66.0, 69.0, 75.0, 80.0)
@@ -37,14 +35,12 @@ _CANDIDATES = 400
 class Regime:
     """Misfit of the baselines as a function of the depth at the largest budget."""
 
-    depth: Floats
-    """Mean depth at the largest budget, for each candidate."""
-    misfit: Floats
-    """Root of the mean squared difference for each candidate, as a share of the oracle's accuracy."""
-    curves: dict[str, tuple[Floats, Floats]]
-    """For each baseline, mean depth of each cell and accuracy relative to the oracle there."""
-    points: dict[str, tuple[Floats, Floats]]
-    """For each baseline, depths of the best candidate and the paper's numbers relative to the ceiling."""
+    depth: Floats  # mean depth at the largest budget, for each candidate
+    misfit: Floats  # root mean squared difference for each candidate, as a share of the oracle's accuracy
+    curves: dict[
+        str, tuple[Floats, Floats]
+    ]  # by baseline: mean depth of each cell, and accuracy relative to the oracle
+    points: dict[str, tuple[Floats, Floats]]  # by baseline: depths of the best candidate, and the paper's numbers
 
     @property
     def best(self) -> float:

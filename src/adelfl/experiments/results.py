@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from adelfl.array_types import Floats
 from adelfl.atomic import write_output
 from adelfl.errors import ConfigError
 from adelfl.experiments.study import Cell, Claim, Study
 from adelfl.records.reader import RunRecord, find_runs
-from adelfl.report.comparison import Contender, StoredContender, standard_error
-
-Floats = NDArray[np.float64]
+from adelfl.report.comparison import Contender, standard_error
 
 CHANCE = 0.1
 """Accuracy assigned to a run that broke down: that of guessing one of ten labels."""
@@ -99,13 +97,6 @@ class Difference:
     seeds: int
     median: float = math.nan
 
-    @property
-    def margin(self) -> float:
-        """Half of Student's 95 % interval; infinite for one seed."""
-        if self.seeds < 2:
-            return math.inf
-        return float(stats.t.ppf((1 + _CONFIDENCE) / 2, self.seeds - 1)) * self.error
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -130,7 +121,8 @@ def judge(claimed: float | None, seen: Difference) -> str:
     """Judge whether a difference agrees with the paper's, with 95 % confidence."""
     if seen.seeds < 2:
         return "not judged (one seed)"
-    low, high = seen.mean - seen.margin, seen.mean + seen.margin
+    margin = float(stats.t.ppf((1 + _CONFIDENCE) / 2, seen.seeds - 1)) * seen.error  # half of Student's interval
+    low, high = seen.mean - margin, seen.mean + margin
     if low > 0:
         return "holds" if claimed is None or high >= claimed else "holds, but smaller"
     if high < 0:
@@ -258,7 +250,7 @@ class StudyResults:
             records = [RunRecord(folder) for folder in folders if folder is not None]
             return Contender(word, runs[0].label, [record for record in records if len(record.rounds) > 0])
         curves = np.array([[float(value) for value in run.curve.split()] for run in runs])
-        return StoredContender(word, runs[0].label, [], CURVE, curves)
+        return Contender(word, runs[0].label, [], curves=curves)
 
     def summary(self, cell: Cell, strategy: str) -> Final:
         """Return the final accuracy of a strategy in a cell; its mean is NaN where it does not run."""
@@ -279,12 +271,10 @@ class StudyResults:
         shown = [strategy for strategy in self.study.strategies if strategy in self._labels]
         return [(cell.title, [self.summary(cell, strategy) for strategy in shown]) for cell in self.study.cells]
 
-    def write(self, stem: Path) -> list[Path]:
+    def write(self, stem: Path) -> None:
         """Write ``STEM.csv`` (runs) and ``STEM-rates.csv`` (trials)."""
-        paths = [stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}-rates.csv")]
-        _write_rows(paths[0], StudyRun, self.runs)
-        _write_rows(paths[1], Trial, self.trials)
-        return paths
+        _write_rows(stem.with_name(f"{stem.name}.csv"), StudyRun, self.runs)
+        _write_rows(stem.with_name(f"{stem.name}-rates.csv"), Trial, self.trials)
 
     @classmethod
     def read(cls, study: Study, stem: Path) -> StudyResults:
@@ -295,13 +285,11 @@ class StudyResults:
 
 
 def _write_rows(path: Path, kind: type[Any], rows: Iterable[Any]) -> None:
-    names = [f.name for f in fields(kind)]
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
+    writer = csv.DictWriter(text, [f.name for f in fields(kind)], lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        values = asdict(row)
-        writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in map(values.__getitem__, names)])
+        writer.writerow({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in asdict(row).items()})
     write_output(path, text.getvalue())
 
 

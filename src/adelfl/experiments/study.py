@@ -19,24 +19,14 @@ FIRST_TUNING_SEED = 1000
 class Cell:
     """One setting of a study."""
 
-    key: str
-    """Name in files."""
-    title: str
-    """Name in reports."""
-    changes: tuple[str, ...]
-    """``section.key=value`` pairs in addition to the study's own."""
-    paper: bool = False
-    """Whether the setting is one of the paper's."""
-    rates_of: str = ""
-    """Key of a similar cell whose learning rates are used; empty if the cell chooses its own."""
-    rate: float | None = None
-    """Learning rate of all strategies, if none is to be chosen."""
-    strategies: tuple[str, ...] | None = None
-    """Strategies that run in this cell; None for all of the study's."""
-    seeds: int | None = None
-    """Number of seeds; None for the study's."""
-    oracle_of: str = ""
-    """Key of a cell whose runs of the oracle, which do not depend on the budget, are used here; empty for its own."""
+    key: str  # name in files
+    title: str  # name in reports
+    changes: tuple[str, ...]  # ``section.key=value`` pairs in addition to the study's own
+    paper: bool = False  # whether the setting is one of the paper's
+    rates_of: str = ""  # key of a similar cell whose learning rates are used; empty if the cell chooses its own
+    strategies: tuple[str, ...] | None = None  # those that run in this cell; None for all of the study's
+    seeds: int | None = None  # None for the study's
+    oracle_of: str = ""  # key of a cell whose oracle, which does not depend on the budget, is used; empty for its own
 
 
 @dataclass(frozen=True)
@@ -46,15 +36,12 @@ class Claim:
     sentence: str
     better: str
     worse: str
-    points: float | None = None
-    """Difference in points of accuracy, if the paper gives one."""
-    at: str = "final"
-    """"final", or a share of the budget such as "60%"."""
-    cells: tuple[str, ...] = ()
-    """Cells in which it is tested; empty for every cell that runs both strategies."""
+    points: float | None = None  # difference in points of accuracy, if the paper gives one
+    at: str = "final"  # "final", or a share of the budget such as "60%"
+    cells: tuple[str, ...] = ()  # where it is tested; empty for every cell that runs both strategies
+    # Final accuracy in percent that the paper reports for the better strategy. The claim is tested only where the
+    # oracle reaches 80 % of it.
     reported: float | None = None
-    """Final accuracy in percent that the paper reports for the better strategy. The claim is tested only where the
-    oracle reaches 80 % of it."""
 
 
 @dataclass(frozen=True)
@@ -63,36 +50,26 @@ class Study:
 
     name: str
     title: str
-    source: str
-    """Place in the paper, or "ours"."""
-    changes: tuple[str, ...]
-    """Setting that all cells share."""
+    source: str  # place in the paper, or "ours"
+    changes: tuple[str, ...]  # setting that all cells share
     cells: tuple[Cell, ...]
     strategies: tuple[str, ...]
     claims: tuple[Claim, ...] = ()
     seeds: int = 5
-    tuning: tuple[str, ...] = ()
-    """Changes for the runs that choose a learning rate."""
+    tuning: tuple[str, ...] = ()  # changes for the runs that choose a learning rate
     tuning_seeds: int = 1
-    rates: tuple[float, ...] = RATES
-    """Initial learning rates to choose from."""
+    rates: tuple[float, ...] = RATES  # initial learning rates to choose from
+    # Further choices, one after the other: functions of a strategy and the best choice so far that return alternatives
+    # to it. Those of the first are tried at all rates, the others at the best rate and the next lower one. An
+    # alternative consists of ``section.key=value`` pairs with blanks between them.
     choices: tuple[Callable[[str, str], tuple[str, ...]], ...] = ()
-    """Further choices, one after the other: functions of a strategy and the best choice so far that return alternatives
-    to it. Those of the first are tried at all rates, the others at the best rate and the next lower one. An alternative
-    consists of ``section.key=value`` pairs with blanks between them."""
-    wider: int = 0
-    """Number of further rates, each half or twice the last, that are tried if the best rate is the first or last."""
-    finalists: int | None = None
-    """Number of rates, the best on the first tuning seed, that are tried on the other seeds; None for all."""
-    falling: bool = False
-    """Whether the paper shows deadlines that fall over the rounds."""
+    wider: int = 0  # number of further rates, each half or twice the last, tried if the best one is the first or last
+    finalists: int | None = None  # rates, the best on the first tuning seed, tried on the other seeds; None for all
+    falling: bool = False  # whether the paper shows deadlines that fall over the rounds
     drawing: Literal["curves", "dots", "map", "board"] = "curves"
-    words: Mapping[str, str] = field(default_factory=dict)
-    """Names of strategies in reports, if not their labels."""
-    gap: tuple[str, ...] = ()
-    """Lower and upper strategy of a gap, of which tables show the share that the others close."""
-    headline: tuple[str, ...] = ()
-    """Keys of cells with a figure of their own, ``NAME-headline.png``."""
+    words: Mapping[str, str] = field(default_factory=dict)  # names of strategies in reports, if not their labels
+    gap: tuple[str, ...] = ()  # lower and upper strategy of a gap, of which tables show the share that others close
+    headline: tuple[str, ...] = ()  # keys of cells with a figure of their own, ``NAME-headline.png``
 
     def strategies_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the strategies of a cell, in the study's order."""
@@ -107,4 +84,4 @@ class Study:
     def setting(self, cell: Cell, rate: float, *more: str, choice: str = "") -> RunFile:
         """Return the configuration of a cell at an initial learning rate; ``more`` is meant for all cells."""
         own = [*self.changes, *cell.changes, f"learning_rate.initial={rate}", *choice.split()]
-        return load_run(None, own, more)
+        return load_run(None, [*own, *more])

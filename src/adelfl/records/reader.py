@@ -19,7 +19,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from adelfl.atomic import Weights
-from adelfl.errors import ConfigError, MissingExtraError
+from adelfl.errors import ConfigError
+from adelfl.plugins import optional
 from adelfl.records.schema import Row, RunInfo, RunResult, read_failure
 
 if TYPE_CHECKING:
@@ -94,13 +95,9 @@ class RunRecord:
         MissingExtraError
             If pandas is not installed.
         """
-        try:
-            import pandas
-        except ModuleNotFoundError as missing:
-            if missing.name != "pandas":
-                raise
-            raise MissingExtraError("pandas", "pandas") from None
-        return pandas.DataFrame([row.to_json() for row in self.rounds] or {"round": []}).set_index("round")
+        pandas = optional("pandas", "pandas", "pandas")
+        frame: DataFrame = pandas.DataFrame([row.to_json() for row in self.rounds] or {"round": []}).set_index("round")
+        return frame
 
     @property
     def evaluations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -176,13 +173,7 @@ def find_runs(folder: Path) -> list[RunRecord]:
 
 
 def run_folders(places: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the folders of the runs at or below several paths, each once, and the paths without a run.
-
-    Raises
-    ------
-    ConfigError
-        If a path does not exist, or if there is no run at all.
-    """
+    """Return the folders of the runs at or below several paths, each once, and the paths without a run."""
     folders: dict[Path, None] = {}
     empty = []
     for place in places:

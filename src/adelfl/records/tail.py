@@ -15,12 +15,8 @@ from adelfl.records.schema import Row
 class RowTail:
     """Reads the rows of a run as its file grows: complete lines, each once.
 
-    Attributes
-    ----------
-    edition : int
-        Increases when the file was replaced or cut back; it is then read again from its beginning.
-    error : str or None
-        Why no further rows can be read.
+    ``edition`` increases when the file was replaced or cut back; it is then read again from its beginning. ``error``
+    states why no further rows can be read.
     """
 
     def __init__(self, path: Path) -> None:

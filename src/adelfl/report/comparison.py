@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,12 @@ def standard_error(values: Floats) -> float:
     return float(np.std(values, ddof=1) / np.sqrt(values.size)) if values.size > 1 else float("nan")
 
 
+def plus_minus(mean: float, error: float, unit: str = "", *, sign: bool = False) -> str:
+    """Return a mean with its standard error as text; the mean alone if the error is NaN."""
+    head = f"{mean:+.1f}{unit}" if sign else f"{mean:.1f}{unit}"
+    return head if math.isnan(error) else f"{head} ± {error:.1f}"
+
+
 @dataclass(frozen=True, eq=False)
 class Contender:
     """One strategy over its seeds."""
@@ -27,6 +33,8 @@ class Contender:
     name: str
     label: str
     records: Sequence[RunRecord]
+    curves: Floats | None = field(default=None, kw_only=True)
+    """Accuracies at equally spaced shares of the budget, shape (seeds, shares), if there are no records."""
 
     @property
     def results(self) -> list[RunResult]:
@@ -37,6 +45,11 @@ class Contender:
     def final(self) -> Floats:
         """Final accuracy, one per seed; NaN without evaluations."""
         return np.array([r.final_accuracy for r in self.results], dtype=np.float64)
+
+    @property
+    def final_text(self) -> str:
+        """Mean and standard error of the final accuracy, in percent."""
+        return plus_minus(100.0 * float(self.final.mean()), 100.0 * standard_error(self.final), "%")
 
     def at(self, quarter: str) -> float:
         """Return the mean accuracy at a share of the budget; NaN without evaluations."""
@@ -55,11 +68,14 @@ class Contender:
     @property
     def seeds(self) -> int:
         """Number of finished runs."""
-        return len(self.results)
+        return len(self.results) if self.curves is None else len(self.curves)
 
     def curve(self, grid: Floats, what: str = "accuracy") -> Floats:
-        """Return ``accuracy`` or ``loss`` at shares of the budget, shape (runs, grid); see :func:`curve_of`."""
-        return np.array([curve_of(record, what, grid) for record in self.records])
+        """Return ``accuracy`` or ``loss`` at shares of the budget, shape (runs, grid); NaN if unknown."""
+        if self.curves is None:
+            return np.array([curve_of(record, what, grid) for record in self.records])
+        shares = np.linspace(0.0, 1.0, self.curves.shape[1])
+        return np.array([np.interp(grid, shares, c) if c.size else np.full(grid.shape, np.nan) for c in self.curves])
 
 
 def curve_of(record: RunRecord, what: str, grid: Floats) -> Floats:
@@ -98,25 +114,6 @@ def untrained_note(contenders: list[Contender], chance: float) -> str | None:
         f"{name} ends near chance ({best:.1%}, where always naming the most frequent label has {chance:.1%}): "
         f"try another learning_rate.initial{rate}, or more training.rounds"
     )
-
-
-@dataclass(frozen=True, eq=False)
-class StoredContender(Contender):
-    """A strategy without records, of which accuracies ``curves`` at ``shares`` of the budget were kept."""
-
-    shares: Floats
-    curves: Floats  # shape (seeds, shares); empty in tables of earlier versions
-
-    @property
-    def seeds(self) -> int:
-        """Number of runs."""
-        return len(self.curves)
-
-    def curve(self, grid: Floats, what: str = "accuracy") -> Floats:
-        """Return the accuracy at shares of the budget by linear interpolation, shape (seeds, grid); NaN if unknown."""
-        if self.curves.size == 0:
-            return np.full((self.seeds, grid.size), np.nan)
-        return np.array([np.interp(grid, self.shares, curve) for curve in self.curves])
 
 
 def summary_json(contenders: list[Contender]) -> dict[str, Any]:

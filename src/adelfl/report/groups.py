@@ -55,13 +55,7 @@ class Gathered:
 
 
 def gather(places: Sequence[Path]) -> Gathered:
-    """Read runs and folders of runs.
-
-    Raises
-    ------
-    ConfigError
-        If a path does not exist, if no run can be read, or if there are too many strategies for one report.
-    """
+    """Read runs and folders of runs; raise ConfigError if none can be read, or if there are too many strategies."""
     runs: list[RunData] = []
     unused: dict[Path, str] = {}
     folders, empty = run_folders(places)

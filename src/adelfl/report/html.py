@@ -21,7 +21,7 @@ from adelfl.atomic import write_output
 from adelfl.errors import ConfigError
 from adelfl.records.summary import QUARTERS
 from adelfl.report import rounds
-from adelfl.report.comparison import Contender, standard_error
+from adelfl.report.comparison import Contender
 from adelfl.report.groups import Gathered, Group, differing
 from adelfl.report.style import save
 from adelfl.report.time_series import draw_comparison, evaluated
@@ -113,10 +113,7 @@ def _percent(value: float) -> str:
 
 
 def _final(c: Contender) -> str:
-    mean = float(c.final.mean())
-    if math.isnan(mean):
-        return "not evaluated"
-    return f"{mean:.1%} ± {100 * standard_error(c.final):.1f}" if c.final.size > 1 else f"{mean:.1%}"
+    return "not evaluated" if math.isnan(c.final.mean()) else c.final_text
 
 
 def _configuration(groups: Sequence[Group]) -> dict[str, Any]:

@@ -9,27 +9,27 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from adelfl.planner import Solution, WhatIfRow
-from adelfl.report.style import BLUE, GREEN, GREY, ORANGE, RC, RED, SERIES, figure
+from adelfl.report.style import BLUE, GREY, ORANGE, RC, RED, SERIES, figure
 
 _AXES = {"budget": "time budget, seconds", "rounds": "rounds in the same time", "without": "slowest devices left out"}
 _SHOWN_GROUPS = 400  # a figure of more devices looks the same
 
 
+@matplotlib.rc_context(RC)
 def draw_plan(solution: Solution) -> Figure:
     """Draw deadlines, depth, layer coverage and batch sizes over the rounds."""
-    with matplotlib.rc_context(RC):
-        fig = figure(10.0, 6.4)
-        (top_left, top_right), (low_left, low_right) = fig.subplots(2, 2)
-        _draw_deadlines(top_left, solution)
-        _draw_depth(top_right, solution)
-        _draw_batches(low_left, solution)
-        _draw_coverage(fig, low_right, solution)
-        for ax in (low_left, low_right):
-            ax.set_xlabel("round")
-        fig.suptitle("\n".join(textwrap.wrap(solution.outcome, 125)), fontsize=9, x=0.01, ha="left", color="#333333")
+    fig = figure(10.0, 6.4)
+    (top_left, top_right), (low_left, low_right) = fig.subplots(2, 2)
+    _draw_deadlines(top_left, solution)
+    _draw_depth(top_right, solution)
+    _draw_batches(low_left, solution)
+    _draw_coverage(fig, low_right, solution)
+    for ax in (low_left, low_right):
+        ax.set_xlabel("round")
+    fig.suptitle("\n".join(textwrap.wrap(solution.outcome, 125)), fontsize=9, x=0.01, ha="left", color="#333333")
     return fig
 
 
@@ -101,36 +101,23 @@ def _draw_batches(ax: Axes, solution: Solution) -> None:
     ax.legend(loc="center right", frameon=True, framealpha=0.8, edgecolor="none")
 
 
-def draw_what_if(rows: Sequence[WhatIfRow], key: str, devices: int) -> Figure:
-    """Draw the error (budget: the excess, otherwise the bound), and shares of layers, rounds and devices."""
-    names = ("value", "excess", "uniform_excess", "bound", "depth", "first_layer_empty", "served")
-    value, excess, uniform, bound, depth, empty, served = np.array(
-        [[getattr(row, name) for row in rows] for name in names], dtype=np.float64
-    )  # None becomes NaN
-    with matplotlib.rc_context(RC):
-        fig = figure(9.0, 3.9)
-        left, right = fig.subplots(1, 2)
-        if key == "budget":
-            left.set(title="Excess", ylabel="excess, the part that a plan can change", yscale="log")
-            left.plot(value, uniform, "--", color=GREY, label="best uniform deadline")
-        else:
-            left.set(title="Bound", ylabel="bound on the squared error")
-        left.plot(value, excess if key == "budget" else bound, ".-", color=BLUE, label="plan")
-        right.set(title="Expected shares under the plan", ylim=(-0.03, 1.03))
-        right.plot(value, depth, ".-", color=BLUE, label="layers finished")
-        right.plot(value, empty, ".-", color=ORANGE, label="rounds with an empty first layer")
-        right.plot(value, served / devices, color=GREEN, drawstyle="steps-mid", label="devices served")
-        right.yaxis.set_major_formatter(PercentFormatter(1.0))
-        infeasible = value[np.isnan(excess)]
-        for ax in (left, right):
-            if key != "without" and value[-1] >= 10 * value[0]:
-                ax.set_xscale("log")
-            elif key != "budget":
-                ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-            if infeasible.size:
-                bottom = ax.get_xaxis_transform()
-                ax.plot(infeasible, 0 * infeasible + 0.02, "x", color=RED, transform=bottom, label="no plan")
-            ax.set_xlabel(_AXES[key])
-            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+@matplotlib.rc_context(RC)
+def draw_what_if(rows: Sequence[WhatIfRow], key: str) -> Figure:
+    """Draw the error of the plan against the value: the excess for budgets, otherwise the bound."""
+    error = "excess" if key == "budget" else "bound"
+    planned = [row for row in rows if row.infeasible is None]
+    fig = figure(6.0, 3.9)
+    ax = fig.subplots()
+    lines = {error: (".-", BLUE, "plan")}
+    if key == "budget":
+        lines["uniform_excess"] = ("--", GREY, "best uniform deadline")
+    for name, (line, colour, label) in lines.items():
+        values = [getattr(row, name) for row in planned]
+        ax.plot([row.value for row in planned], values, line, color=colour, label=label)
+    if without := [row.value for row in rows if row.infeasible is not None]:
+        ax.plot(without, [0.02] * len(without), "x", color=RED, transform=ax.get_xaxis_transform(), label="no plan")
+    ax.set(xlabel=_AXES[key], ylabel=error)
+    if key == "budget":
+        ax.set(xscale="log", yscale="log" if planned else "linear")
+    ax.legend()
     return fig

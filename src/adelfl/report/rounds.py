@@ -29,22 +29,22 @@ _MOST_NAMES = 10
 _NOTHING = "#ededed"  # not a colour of the map
 
 
+@matplotlib.rc_context(RC)
 def draw_deadlines(groups: Sequence[Group]) -> Figure:
     """Draw planned deadlines against uniform ones, and the durations of every strategy's rounds."""
     uniform = [run.info.uniform_deadline for g in groups for run in g.records]
     alike = max(uniform) < min(uniform) * (1 + 1e-9)
     scale = uniform[0] if alike else 1.0
-    with matplotlib.rc_context(RC):
-        fig = figure(10.0, max(3.2, 1.2 + 0.3 * len(groups)))
-        if planned := [g for g in groups if any(run.planned.size for run in g.records)]:
-            left, right = fig.subplots(1, 2, width_ratios=(1.1, 1.0))
-            _plot_plans(left, planned, scale)
-            unit = "deadline, seconds" if alike else "deadline / uniform"
-            left.set(title="What was planned", xlabel="round", ylabel=unit)
-        else:
-            right = fig.subplots()
-        _plot_lengths(right, groups, scale)
-        right.set(title="How long rounds took", xlabel="seconds" if alike else "multiples of the uniform one")
+    fig = figure(10.0, max(3.2, 1.2 + 0.3 * len(groups)))
+    if planned := [g for g in groups if any(run.planned.size for run in g.records)]:
+        left, right = fig.subplots(1, 2, width_ratios=(1.1, 1.0))
+        _plot_plans(left, planned, scale)
+        unit = "deadline, seconds" if alike else "deadline / uniform"
+        left.set(title="What was planned", xlabel="round", ylabel=unit)
+    else:
+        right = fig.subplots()
+    _plot_lengths(right, groups, scale)
+    right.set(title="How long rounds took", xlabel="seconds" if alike else "multiples of the uniform one")
     return fig
 
 
@@ -86,54 +86,54 @@ def _plot_lengths(ax: Axes, groups: Sequence[Group], scale: float) -> None:
     ax.grid(visible=False, axis="y")
 
 
+@matplotlib.rc_context(RC)
 def draw_batches(groups: Sequence[Group]) -> Figure:
     """Draw the median, the middle half and the range of batch sizes, one panel per strategy."""
-    with matplotlib.rc_context(RC):
-        fig, axes, _ = _panels(groups, 2.2, sharey=True)
-        for ax, g in zip(axes, groups, strict=True):
-            sizes, _ = mean_and_error(_stacked([run.batches for run in g.records]))
-            edges = np.arange(0.5, len(sizes) + 1)
-            low, first, middle, third, high = sizes.T
-            ax.stairs(high, edges, baseline=low, fill=True, color=g.colour, alpha=0.16, linewidth=0)
-            ax.stairs(third, edges, baseline=first, fill=True, color=g.colour, alpha=0.34, linewidth=0)
-            ax.stairs(middle, edges, baseline=None, color=g.colour, linewidth=1.8)
-            _count_rounds(ax, g.records[0].info.rounds)
-            ax.yaxis.set_major_locator(_integers())
-        axes[0].set_ylim(0.0, 1.05 * axes[0].get_ylim()[1])
-        fig.supylabel("samples per device", fontsize=9.5)
-        keys = (Patch(color=BLACK, alpha=0.16), Patch(color=BLACK, alpha=0.45), Line2D([], [], color=BLACK))
-        fig.legend(keys, ("all devices", "middle half", "median device"), loc="outside lower center", ncols=3)
+    fig, axes, _ = _panels(groups, 2.2, sharey=True)
+    for ax, g in zip(axes, groups, strict=True):
+        sizes, _ = mean_and_error(_stacked([run.batches for run in g.records]))
+        edges = np.arange(0.5, len(sizes) + 1)
+        low, first, middle, third, high = sizes.T
+        ax.stairs(high, edges, baseline=low, fill=True, color=g.colour, alpha=0.16, linewidth=0)
+        ax.stairs(third, edges, baseline=first, fill=True, color=g.colour, alpha=0.34, linewidth=0)
+        ax.stairs(middle, edges, baseline=None, color=g.colour, linewidth=1.8)
+        _count_rounds(ax, g.records[0].info.rounds)
+        ax.yaxis.set_major_locator(_integers())
+    axes[0].set_ylim(0.0, 1.05 * axes[0].get_ylim()[1])
+    fig.supylabel("samples per device", fontsize=9.5)
+    keys = (Patch(color=BLACK, alpha=0.16), Patch(color=BLACK, alpha=0.45), Line2D([], [], color=BLACK))
+    fig.legend(keys, ("all devices", "middle half", "median device"), loc="outside lower center", ncols=3)
     return fig
 
 
+@matplotlib.rc_context(RC)
 def draw_coverage(groups: Sequence[Group]) -> Figure:
     """Draw the share of devices whose layer was merged, rounds by layers, mean over seeds, a panel per strategy."""
     names = [g.records[0].info.layers for g in groups]
     alike = all(layers == names[0] for layers in names)
-    with matplotlib.rc_context(RC):
-        fig, axes, columns = _panels(groups, min(3.6, 1.25 + 0.13 * max(map(len, names))))
-        for place, (ax, g, layers) in enumerate(zip(axes, groups, names, strict=True)):
-            share, _ = mean_and_error(_stacked([run.coverage for run in g.records]))
-            image = _show(ax, share.T, g.records[0].info.rounds)
-            every = -(-len(layers) // _MOST_NAMES)
-            named = not alike or place % columns == 0
-            ticks = [short(name, 14) if named else "" for name in layers[::every]]
-            ax.set_yticks(range(1, len(layers) + 1, every), ticks)
-        _add_colorbar(fig, axes, columns, image, "share of devices")
+    fig, axes, columns = _panels(groups, min(3.6, 1.25 + 0.13 * max(map(len, names))))
+    for place, (ax, g, layers) in enumerate(zip(axes, groups, names, strict=True)):
+        share, _ = mean_and_error(_stacked([run.coverage for run in g.records]))
+        image = _show(ax, share.T, g.records[0].info.rounds)
+        every = -(-len(layers) // _MOST_NAMES)
+        named = not alike or place % columns == 0
+        ticks = [short(name, 14) if named else "" for name in layers[::every]]
+        ax.set_yticks(range(1, len(layers) + 1, every), ticks)
+    _add_colorbar(fig, axes, columns, image, "share of devices")
     return fig
 
 
+@matplotlib.rc_context(RC)
 def draw_contributions(groups: Sequence[Group]) -> Figure:
     """Draw the share of each device's layers that was merged, devices by rounds, one run of each strategy."""
     runs = [min((run for run in g.records if run.done), key=lambda run: run.info.seed) for g in groups]
     used = [used_work(run) for run in runs]
-    with matplotlib.rc_context(RC):
-        fig, axes, columns = _panels(groups, min(3.4, 1.6 + 0.025 * max(map(len, used))))
-        for ax, work, run in zip(axes, used, runs, strict=True):
-            image = _show(ax, work, run.info.rounds)
-            ax.set_yticks([])
-            ax.set_ylabel("devices")
-        _add_colorbar(fig, axes, columns, image, "share of its layers")
+    fig, axes, columns = _panels(groups, min(3.4, 1.6 + 0.025 * max(map(len, used))))
+    for ax, work, run in zip(axes, used, runs, strict=True):
+        image = _show(ax, work, run.info.rounds)
+        ax.set_yticks([])
+        ax.set_ylabel("devices")
+    _add_colorbar(fig, axes, columns, image, "share of its layers")
     return fig
 
 

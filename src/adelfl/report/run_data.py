@@ -97,13 +97,7 @@ class RunData(RunRecord):
 
 
 def read_run(folder: Path) -> RunData:
-    """Read a run.
-
-    Raises
-    ------
-    ConfigError
-        If a file cannot be read, or if values in it cannot be drawn.
-    """
+    """Read a run; raise ConfigError if a file cannot be read, or if values in it cannot be drawn."""
     try:
         run = RunData(RunRecord.open(folder).folder)
         info, result = run.info, run.result

@@ -47,10 +47,10 @@ RC: Any = {
 }
 
 
+@matplotlib.rc_context(RC)
 def figure(width: float, height: float) -> Figure:
     """Return an empty figure that is independent of pyplot's global state."""
-    with matplotlib.rc_context(RC):
-        return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from adelfl.fitting import FittedLaw
 from adelfl.planner import Solution, WhatIfRow
 from adelfl.records.reader import RunRecord
 from adelfl.records.summary import QUARTERS
-from adelfl.report.comparison import Contender, standard_error
+from adelfl.report.comparison import Contender, plus_minus
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SHOWN_GROUPS = 400  # more groups do not change the averages
@@ -128,12 +128,11 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
     titles = ("final", *(f"at\n{q}" for q in QUARTERS), "of\noracle", "depth", "rounds")
     table = _table(*titles, first="strategy", no_wrap=True)
     for c in sorted(contenders, key=lambda c: -float(c.final.mean())):
-        mean, error = float(c.final.mean()), standard_error(c.final)
-        final = f"{mean:.1%} ± {100 * error:.1f}" if c.final.size > 1 else f"{mean:.1%}"
-        share = f"{mean / ceiling:.0%}" if ceiling else "–"
+        share = f"{float(c.final.mean()) / ceiling:.0%}" if ceiling else "–"
         style = "bold blue" if c.name == "adel" else "dim" if c.name == "oracle" else ""
         quarters = [f"{c.at(q):.0%}" for q in QUARTERS]
-        table.add_row(escape(c.label), final, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}", style=style)
+        means = [c.final_text, *quarters, share, f"{c.depth:.0%}", f"{c.rounds:.0f}"]
+        table.add_row(escape(c.label), *means, style=style)
     _print_whole(table, console)
     console.print(
         f"[dim]mean ± standard error over {escape(_seeds(contenders))}; final: mean over the last tenth of the budget, "
@@ -164,7 +163,7 @@ def print_study(
         table = _table("final", "learning rate", "broke down", first=cell)
         table.columns[0].min_width = 40
         for label, mean, error, rate, broke, _ in sorted(rows, key=lambda row: -row[1]):
-            final = "–" if math.isnan(mean) else f"{mean:.1f}%" if math.isnan(error) else f"{mean:.1f}% ± {error:.1f}"
+            final = "–" if math.isnan(mean) else plus_minus(mean, error, "%")
             table.add_row(escape(label), final, f"{rate:g}", f"{broke or ''}")
         _print_whole(table, console)
     for claim in claims:
@@ -282,12 +281,11 @@ def print_what_if(rows: Sequence[WhatIfRow], key: str, console: Console | None =
     columns = (name, "excess,\nplan", "excess,\nuniform", "bound,\nplan", "mean\ndepth", "first layer\nempty")
     table = _table(*columns, "devices\nserved", no_wrap=True)
     for r in rows:
-        numbers = [*5 * ["–"], "[red]no plan[/red]"]
         if r.infeasible is None:
-            numbers = [f"{r.excess:.3e}", f"{r.uniform_excess:.3e}", f"{r.bound:#.6g}", f"{r.depth:.0%}"]
-            numbers += [f"{r.first_layer_empty:.2g}", f"{r.served}"]
-        table.add_row(f"{r.value:g}", *numbers)
+            errors = (f"{r.excess:.3e}", f"{r.uniform_excess:.3e}", f"{r.bound:#.6g}")
+            table.add_row(f"{r.value:g}", *errors, f"{r.depth:.0%}", f"{r.first_layer_empty:.2g}", f"{r.served}")
+        else:
+            table.add_row(f"{r.value:g}", *5 * ["–"], "[red]no plan[/red]")
     _print_whole(table, console)
-    reasons = [f"at {r.value:g}, {r.infeasible}" for r in rows if r.infeasible is not None]
-    if reasons:
+    if reasons := [f"at {r.value:g}, {r.infeasible}" for r in rows if r.infeasible is not None]:
         console.print(escape(f"No plan for {len(reasons)} of {len(rows)} values: {reasons[0]}."), soft_wrap=True)

@@ -53,6 +53,7 @@ def evaluated(contenders: Sequence[C], what: str = "accuracy") -> list[C]:
     return [c for c in contenders if np.isfinite(c.curve(_GRID, what)).any()]
 
 
+@matplotlib.rc_context(RC)
 def draw_comparison(contenders: Sequence[Contender], title: str = "", what: str = "accuracy") -> Figure:
     """Draw the mean accuracy or loss of each strategy, and its standard error; the oracle is a dashed grey ceiling."""
     infos = [record.info for c in contenders for record in c.records]
@@ -60,28 +61,27 @@ def draw_comparison(contenders: Sequence[Contender], title: str = "", what: str 
     clock = short(f"{clocks.pop()} time" if len(clocks) == 1 else "time")
     alike = max(budgets) < min(budgets) * (1 + 1e-9)
     scale, unit = (budgets[0], "seconds") if alike else (1.0, "share of the budget")
-    with matplotlib.rc_context(RC):
-        fig = figure(9.0, max(4.6, 0.25 * len(contenders)))
-        ax = fig.subplots()
-        means = plot_means(ax, contenders, scale, what)
-        values = np.concatenate(means)
-        ax.set(xlabel=f"{clock}, {unit}", ylabel=f"test {what}", title=title)
-        if what == "accuracy":
-            ax.set_ylim(0.0, max(0.1, min(1.0, math.ceil(11.0 * values.max()) / 10.0)))
-        elif values.min() > 0 and values.max() > 20.0 * np.median(values):
-            ax.set_yscale("log")
-        elif values.min() < 0.6 * values.max():
-            ax.set_ylim(min(0.0, values.min()), 1.05 * values.max())
-        if not alike:
-            ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        ends = [float(mean[-1]) for mean in means]
-        order = np.argsort(ends)[::-1]  # as the lines end, from top to bottom
-        labels = [short(contenders[i].label) + ("" if contenders[i].seeds else "\n(not finished)") for i in order]
-        fig.legend([ax.get_lines()[i] for i in order], labels, loc="outside right upper")
-        note = about_seeds(contenders)
-        if what == "accuracy":
-            note += "\nfinal accuracies in tables are means over the last tenth of the time"
-        ax.text(0.01, 0.98, note.strip(), transform=ax.transAxes, va="top", color=GREY)
+    fig = figure(9.0, max(4.6, 0.25 * len(contenders)))
+    ax = fig.subplots()
+    means = plot_means(ax, contenders, scale, what)
+    values = np.concatenate(means)
+    ax.set(xlabel=f"{clock}, {unit}", ylabel=f"test {what}", title=title)
+    if what == "accuracy":
+        ax.set_ylim(0.0, max(0.1, min(1.0, math.ceil(11.0 * values.max()) / 10.0)))
+    elif values.min() > 0 and values.max() > 20.0 * np.median(values):
+        ax.set_yscale("log")
+    elif values.min() < 0.6 * values.max():
+        ax.set_ylim(min(0.0, values.min()), 1.05 * values.max())
+    if not alike:
+        ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    ends = [float(mean[-1]) for mean in means]
+    order = np.argsort(ends)[::-1]  # as the lines end, from top to bottom
+    labels = [short(contenders[i].label) + ("" if contenders[i].seeds else "\n(not finished)") for i in order]
+    fig.legend([ax.get_lines()[i] for i in order], labels, loc="outside right upper")
+    note = about_seeds(contenders)
+    if what == "accuracy":
+        note += "\nfinal accuracies in tables are means over the last tenth of the time"
+    ax.text(0.01, 0.98, note.strip(), transform=ax.transAxes, va="top", color=GREY)
     return fig
 
 

@@ -1,1 +1,0 @@
-"""Exports of records to TensorBoard, MLflow and CSV, during a run or afterwards."""
