@@ -279,8 +279,7 @@ class RoundStrategy(Strategy):
         if np.isinf(T):
             return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0), None, tasks.batch, amounts)
         chances = None
-        absences = type(self).absent is not RoundStrategy.absent and self.absent(tasks.devices).any()
-        if type(s.latency) is not Exponential or absences:
+        if type(s.latency) is not Exponential or np.count_nonzero(self.absent(tasks.devices)):
             chances = partial(self._chances, tasks)  # a class derived from Exponential has chances of its own, too
         return Progress(event.z, L, E, partial(self._rates, tasks), chances, tasks.batch, amounts)
 
