@@ -3,7 +3,7 @@
     with Deployment(slowdowns=[1, 1, 1, 8]) as flower:
         flower.run({"method": "adel", "out": "adel.json"}, seconds=120)
 
-Each deployment creates its own certificates and keys. All processes are stopped when the block ends, also after an error.
+Each deployment creates its own certificates and keys. All processes are stopped at the end, also after an error.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Deployment:
 
     @contextlib.contextmanager
     def away(self, i: int, leaves: float, returns: float) -> Iterator[None]:
-        """Kill node i after ``leaves`` seconds, and start it again after ``returns`` seconds or at the end of the block."""
+        """Kill node i after ``leaves`` seconds, and start it again after ``returns`` seconds or at the end."""
         over = threading.Event()
 
         def leave_and_return() -> None:
@@ -170,7 +170,7 @@ class Deployment:
         return str(answer["runs"][0]["status"])
 
     def ended(self, run: str) -> bool:
-        """Return whether the server of a run has ended, from the SuperLink's log; the command flwr would take seconds."""
+        """Return whether the server of a run has ended, from the SuperLink's log; the command flwr takes seconds."""
         return re.search(rf"Finished task \d+ of run {run}", self.log("superlink")) is not None
 
     def run(self, config: dict[str, object], seconds: float) -> str:
