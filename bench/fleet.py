@@ -2,10 +2,10 @@
 
     python bench/fleet.py [--devices 1000,10000,100000] [--merges 200] [--repeats 3]
 
-FedBuff with a buffer of 10 and one local step of an MLP 16-32-16-10 on 8 samples, so that clock, draws and dispatch
-weigh the most; without evaluation and server step. The table shows CPU milliseconds per update (medians; sizes in
-turns, one thread), and the peak of the memory that is allocated while updates are computed, after the set-up, as
-tracemalloc sees it in a run of its own. Some numbers per device are made once, when they are first needed.
+The method is FedBuff with a buffer of 10 and one local step of an MLP 16-32-16-10 on 8 samples, so that clock, draws
+and dispatch dominate. There is no evaluation and no server step. The table shows CPU milliseconds per update (medians;
+one thread; fleet sizes run in turns). It also shows the peak memory that tracemalloc measures in a separate run, while
+updates are computed after the set-up. Some numbers per device are computed once, when they are first needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNDER_WAY, BUFFER, BATCH = 1000, 10, 8
 
 
 def experiment(devices: int, merges: int) -> Experiment:
-    """Return a run of about so many merges, in which each device holds two samples."""
+    """Return an experiment of about ``merges`` merges, in which each device holds two samples."""
     import torch
 
     rng = np.random.default_rng(0)
@@ -52,7 +52,7 @@ def experiment(devices: int, merges: int) -> Experiment:
 
 
 def run(of: Experiment) -> Callable[[], int]:
-    """Set a run up; calling the result does it, and returns the number of updates."""
+    """Set up a run; return a function that computes it and returns the number of updates."""
     simulation = Simulation(of)
     loop = Loop(simulation.strategy, simulation.backend, of.strategy.problem.budget)
 

@@ -2,10 +2,10 @@
 
 python bench/local_work.py [--seeds 2] [--jobs 2] [--out local-work.json]
 
-Worlds: 4 and 30 devices of lognormal speed, IID and Dirichlet 0.1, and a lag of 0, 2.5 and 4 s per round (0, half and
-four fifths of a round of 5 s), 100 s in all, steady layer times, learning rate 0.3, digits. ``adel`` with
-``rounds = local_iterations = "auto"`` is compared with ``adel`` at every point of a grid of (R, E), and with FedAvg
-(``wait``) at every E of the grid.
+The worlds have 4 or 30 devices of lognormal speed, IID data or Dirichlet 0.1, and a lag of 0, 2.5 or 4 s per round (0,
+half and four fifths of a round of 5 s). All have digits, 100 s, steady layer times and a learning rate of 0.3. ``adel``
+with ``rounds = local_iterations = "auto"`` is compared with ``adel`` at every point of a grid of (R, E), and with
+FedAvg (``wait``) at every E of the grid.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Do other programs merge as adelfl does? The same arrivals go through APPFL's and FLGo's aggregators and through ours.
+"""Compare the merges of adelfl with those of APPFL and FLGo, on the same arrivals.
 
     python bench/peer_methods.py            # a table; exit code 1 if a difference is not explained
     python bench/peer_methods.py --json
 
-Forty updates of five devices arrive in one order, with one staleness each (bench/peers/arrivals.py), and twelve rounds
-of a synchronous method. The table shows the largest difference of any weight after any merge, relative to the largest
-weight. Differences above 1e-6 must be among those that are known and explained. Environments are created in
-.bench-envs/ when they are first needed; a program that cannot be installed within ten minutes is reported as such.
+Every program merges the same forty updates of five devices, in the same order and with the same staleness
+(bench/peers/arrivals.py), and twelve rounds of a synchronous method. The table shows the largest difference of any
+weight after any merge, relative to the largest weight. Differences above 1e-6 must be known and explained. Environments
+are created in .bench-envs/ when they are first needed. The table names programs that cannot be installed within ten
+minutes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compare the exact planner with the trust-region solver, then plan for a fleet of a million devices.
 
     python bench/planner.py            # about a minute and a half
-    python bench/planner.py --stress 3000   # random problems: does the exact solver ever fail?
+    python bench/planner.py --stress 3000   # count failures of the exact solver on random problems
 
 Times are medians over repeats in this process. The solvers run in turns, so that load on the machine affects all of
 them.

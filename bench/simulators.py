@@ -5,7 +5,7 @@
     python bench/simulators.py --quick --workloads mlp            # one thread, default settings
     python bench/simulators.py --default-settings --workloads mlp # the best number of threads
     python bench/simulators.py --quick --workloads mlp-e5,cnn-e5,fedbuff --peers adelfl,plain,jax
-    python bench/simulators.py --check                            # do all peers compute the same update?
+    python bench/simulators.py --check                            # check that all peers compute the same update
 
 The main quantity is CPU seconds per round (user and system time of all threads and child processes). Unlike wall-clock
 time, it hardly depends on other load. Start-up, data loading and compilation are not counted.
@@ -227,7 +227,7 @@ class Row:
         return min(((self.median(setting, key), setting) for setting in self.runs), key=lambda pair: pair[0])
 
     def ratio(self, ours: Row) -> tuple[float, float, float]:
-        """Return the quartiles over turns of this peer's CPU time divided by ours."""
+        """Return the quartiles over turns of this peer's CPU time divided by adelfl's."""
         mine, its = (row.runs[row.best("cpu_s_per_round")[1]] for row in (ours, self))
         ratios = [b["cpu_s_per_round"] / a["cpu_s_per_round"] for a, b in zip(mine, its, strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3

@@ -1,4 +1,4 @@
-"""Train on the data of real users: every user is a device, with as much data as they have.
+"""Train on the data of real users: every user is a device that holds the samples of that user.
 
 python examples/natural_users.py
 """
@@ -14,7 +14,7 @@ def activities() -> ad.Dataset:
     rng = np.random.default_rng(0)
     users = np.repeat(np.arange(20), np.arange(10, 110, 5))
     labels = rng.choice(["sit", "walk"], users.size)
-    habits = rng.normal(size=(20, 9))  # people move in their own ways
+    habits = rng.normal(size=(20, 9))  # people move differently
     x = (labels == "walk")[:, None] + habits[users] + rng.normal(size=(users.size, 9))
     return users_dataset(x, labels, users, split="within", test_share=0.2)
 

@@ -1,4 +1,4 @@
-"""adelfl's strategies, simulated backend and server steps on the history of arrivals."""
+"""Run adelfl's strategies, simulated backend and server steps on the history of arrivals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from adelfl.training.work import RoundWork, Samples
 
 
 class Given(LoopEngine):
-    """Delivers the changes of the history in place of training."""
+    """Engine that returns the changes of the history instead of training."""
 
     changes: dict[tuple[int, int], arrivals.Weights]
 
@@ -39,7 +39,7 @@ class Given(LoopEngine):
 
 
 class Program:
-    """A strategy and a server step on the simulated backend, event by event."""
+    """Run a strategy and a server step on the simulated backend, event by event."""
 
     def __init__(self, name: str = "wait", step: ServerStep | None = None, **options: Any) -> None:  # noqa: ANN401
         fleet, N = Fleet.of(1.0, 0.0, arrivals.DEVICES), arrivals.DEVICES

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import measure
 
-SEED = 1  # with 0 the check meets a ReLU so near to a tie that rounding decides it
+SEED = 1  # with seed 0, rounding decides the sign of a ReLU input in the check
 
 
 class Adelfl:
-    """Simulation with the oracle: all devices finish in time, so that a round is FedAvg; or with FedBuff."""
+    """Simulation with FedBuff, or with the oracle, in which all devices finish in time and a round equals FedAvg."""
 
     def __init__(self, request: measure.Request) -> None:
         import numpy as np
@@ -55,7 +55,7 @@ class Adelfl:
         rate, sizes = ConstantRate(w.rate), {"batch": w.batch, "local_iterations": w.steps}
         if w.buffer is None:
             strategy: Strategy = Oracle(Problem(fleet, len(self.layers), rounds, float(rounds), rate, **sizes))
-        else:  # devices of one speed, and a budget for so many merges on average
+        else:  # devices of one speed, and a budget for that many merges on average
             fleet = Fleet.of(16.0, 0.0, w.devices)
             seconds = w.steps * w.batch * len(self.layers) / 16.0 * w.buffer / w.devices
             problem = Problem(fleet, len(self.layers), rounds, rounds * seconds, rate, **sizes)
@@ -77,7 +77,7 @@ class Adelfl:
         return Path(self.records.name) / f"run-{self.runs}"
 
     def _rows_of_first_round(self) -> measure.Integers:
-        """Return the rows of its own samples that each device draws, of shape (steps, devices, batch)."""
+        """Return the indices of the samples that each device draws, of shape (steps, devices, batch)."""
         import numpy as np
 
         from adelfl.simulation.draws import draw_rows

@@ -1,4 +1,4 @@
-"""APPFL's aggregators on the history of arrivals."""
+"""Run APPFL's aggregators on the history of arrivals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def arrays(state: dict[str, torch.Tensor]) -> arrivals.Weights:
 
 
 def one_by_one(**config: object) -> list[arrivals.Weights]:
-    """FedAsync mixes models."""
+    """Run FedAsync, which mixes models."""
     server = FedAsyncAggregator(model(), OmegaConf.create({"alpha": arrivals.MIXING, "num_clients": 1, **config}))
     for u in range(arrivals.DEVICES):
         server.get_parameters(client_id=u)
@@ -43,7 +43,7 @@ def one_by_one(**config: object) -> list[arrivals.Weights]:
 
 
 def buffered(*, models: bool, **config: object) -> list[arrivals.Weights]:
-    """FedBuff sums what it is given over ``num_clients``; gradients are what devices subtract."""
+    """Run FedBuff, which sums its inputs over ``num_clients``; the inputs are gradients, which devices subtract."""
     settings = {"alpha": 1.0, "num_clients": arrivals.BUFFER, "K": arrivals.BUFFER, "gradient_based": not models}
     server = FedBuffAggregator(model(), OmegaConf.create({**settings, **config}))
     for u in range(arrivals.DEVICES):

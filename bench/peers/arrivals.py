@@ -1,7 +1,7 @@
-"""One history of arrivals, the same for every program: who delivers when, and from which version it started.
+"""History of arrivals for every program: which device delivers when, and from which version of the weights it started.
 
-A device's update is a fixed change of the weights that it started from. So all programs that merge alike go through the
-same weights, and each keeps the history of its own.
+The update of a device is a fixed change of the weights from which it started. Programs that merge in the same way
+therefore produce the same sequence of weights.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ FIRST = _draw(1.0)
 CHANGES = [_draw(0.1) for _ in range(ARRIVALS)]
 """w_u − w_start of each arrival."""
 ORDER = [int(u) for u in _RNG.choice(DEVICES, ARRIVALS, p=[0.4, 0.25, 0.2, 0.1, 0.05])]
-"""The device of each arrival: fast ones come often, slow ones from old weights."""
+"""Device of each arrival. Fast devices arrive often, slow devices start from old weights."""
 ROUND_CHANGES = [[_draw(0.1) for _ in range(DEVICES)] for _ in range(ROUNDS)]
 """The changes of all devices in each round of a synchronous method."""
 
 
 def asynchronous(deliver: Callable[[int, int, Weights], Weights | None]) -> list[Weights]:
-    """Go through all arrivals; return the weights after each merge.
+    """Deliver all arrivals in order, and return the weights after each merge.
 
-    ``deliver(k, u, start)`` hands the k-th update, of device u, to a program that knows which weights device u started
-    from, and returns the weights if it has merged. A device starts again from the newest weights.
+    ``deliver(k, u, start)`` passes the k-th update, of device u, to a program, together with the weights from which the
+    device started. It returns the new weights if the program has merged. A device starts again from the newest weights.
     """
     history, started = [FIRST], dict.fromkeys(range(DEVICES), FIRST)
     for k, u in enumerate(ORDER):
@@ -53,7 +53,7 @@ def asynchronous(deliver: Callable[[int, int, Weights], Weights | None]) -> list
 
 
 def write(histories: dict[str, list[Weights]]) -> None:
-    """Write the weights of every method to the file that the caller named."""
+    """Write the weights of every method to the file named on the command line."""
     plain = {
         method: [{n: np.asarray(v).tolist() for n, v in weights.items()} for weights in history]
         for method, history in histories.items()

@@ -50,7 +50,7 @@ class Batch:
                 torch._foreach_add_(self.parameters, total, alpha=-w.rate / rows.numel())
 
     def weights(self) -> list[measure.Floats]:
-        """The global weights."""
+        """Return the global weights."""
         import torch_models
 
         return torch_models.arrays(self.parameters)

@@ -1,4 +1,4 @@
-"""FLGo's servers on the history of arrivals. They are made without their simulator, of which they need little."""
+"""Run FLGo's servers on the history of arrivals, without FLGo's simulator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def server_of(module: Any, **settings: object) -> Any:  # noqa: ANN401 - a serve
 
 
 def handled(server: Any, *, models: bool) -> list[arrivals.Weights]:  # noqa: ANN401
-    """Go through the arrivals of an asynchronous server, which is given models or changes."""
+    """Deliver all arrivals to an asynchronous server, as models or as changes."""
     started = dict.fromkeys(range(arrivals.DEVICES), 1)
 
     def deliver(k: int, u: int, start: arrivals.Weights) -> arrivals.Weights | None:

@@ -1,8 +1,8 @@
-"""FLGo's FedBuff: 300 clients with random latencies on its clock; a round is a buffer of updates.
+"""Run FLGo's FedBuff: 300 clients with random latencies on its clock; a round is a buffer of updates.
 
-FLGo makes its tasks from files, so a task of a few points is made, and the samples and the model of the workload are
-put in their place. There is no evaluation and no log. FLGo trains a client when it is dispatched, so the rounds that
-are counted are the updates that were computed, over the size of the buffer.
+FLGo creates tasks from files. The script therefore creates a task of a few points, and replaces its samples and model
+by those of the workload. There is no evaluation and no log. FLGo trains a client when it is dispatched, so the number
+of rounds is the number of computed updates divided by the size of the buffer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import measure
 
 
 class FlGo:
-    """A runner of FLGo for each call of ``run``."""
+    """FedBuff by FLGo; each call of ``run`` creates a runner."""
 
     def __init__(self, request: measure.Request) -> None:
         import flgo
@@ -40,7 +40,7 @@ class FlGo:
         self.runner: object = None
 
     def run(self, rounds: int) -> int:
-        """Run so many merges from the first weights; return how many the computed updates are enough for."""
+        """Run ``rounds`` merges from the first weights; return the number of computed updates, in units of a merge."""
         import flgo
         import flgo.algorithm.fedbuff as fedbuff
         import numpy as np
@@ -56,27 +56,27 @@ class FlGo:
         trained = 0
 
         class Client(fedbuff.Client):
-            """Counts its updates."""
+            """Client that counts its updates."""
 
             def train(self, model: FModule) -> None:
-                """Train as FLGo does."""
+                """Count the update, and train as FLGo does."""
                 nonlocal trained
                 trained += 1
                 super().train(model)
 
         class Net(FModule):
-            """The workload's model."""
+            """Model of the workload."""
 
             def __init__(self) -> None:
                 super().__init__()
                 self.inner = torch_models.model(w)
 
             def forward(self, x: Tensor) -> Tensor:
-                """Scores."""
+                """Return the logits."""
                 return self.inner(x)
 
         class Latencies(BasicSimulator):
-            """Each client takes a time of its own, from 5 to 100 ticks."""
+            """Simulator in which each client has its own latency, from 5 to 100 ticks."""
 
             def initialize(self) -> None:
                 """Draw the latencies."""
@@ -84,13 +84,13 @@ class FlGo:
                 self.set_variable(list(self.clients), "latency", rng.integers(5, 100, len(self.clients)).tolist())
 
         class Silent(BasicLogger):
-            """Writes nothing."""
+            """Logger that writes nothing."""
 
             def initialize(self, *args: object, **options: object) -> None:
-                """Nothing to prepare."""
+                """Do nothing."""
 
             def log_once(self, *args: object, **options: object) -> None:
-                """Nothing to evaluate."""
+                """Do nothing."""
 
         def into(owner: object) -> None:
             if "Server" in type(owner).__name__:
@@ -118,7 +118,7 @@ class FlGo:
         return trained // w.buffer
 
     def weights(self) -> list[measure.Floats]:
-        """The global weights."""
+        """Return the global weights."""
         import torch_models
 
         return torch_models.arrays(list(self.runner.model.parameters()))  # type: ignore[attr-defined]

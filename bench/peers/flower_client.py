@@ -1,7 +1,7 @@
-"""Flower's client side: one step from the weights in the message, with model and data cached in the worker process.
+"""Flower's client: one step from the weights in the message, with model and data cached in the worker process.
 
-A module of its own, so that Ray sends it by name and every worker imports it once: were it part of the main script,
-it would be pickled by value with each message, and its caches would be empty every time.
+This is a separate module so that Ray sends it by name and every worker imports it once. As part of the main script, it
+would be pickled by value with each message, and its caches would always be empty.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _cached() -> tuple[Workload, nn.Sequential, Tensor, Tensor, Tensor | None]:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One SGD step of one device."""
+    """Take one SGD step on one device."""
     workload, model, xs, ys, fixed = _cached()
     device = int(context.node_config["partition-id"])
     parameters = list(model.parameters())

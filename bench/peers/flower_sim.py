@@ -1,14 +1,14 @@
-"""Flower's simulation engine: run_simulation on Ray, FedAvg, fraction_evaluate = 0.
+"""Run Flower's simulation engine: run_simulation on Ray, FedAvg, fraction_evaluate = 0.
 
-At its best: one CPU per client (``client_resources``), so ``--threads 2`` means two workers with one torch thread
-each; model and data cached in the workers; arrays travel as NumPy; no dashboard, no telemetry, logs off; the message
-API, which costs two thirds of NumPyClient and its adapters. Variant ``inline``: Ray sends messages of more than 100 kB
-through its shared-memory store, and the MLP's weights have 103 kB; a setting of Ray (not of Flower) moves the limit.
+The settings are the fastest found. Each client has one CPU (``client_resources``), so ``--threads 2`` means two workers
+with one torch thread each. Model and data are cached in the workers, and arrays are sent as NumPy. Dashboard, telemetry
+and logs are off. The message API costs two thirds of NumPyClient and its adapters. Variant ``inline`` raises a limit of
+Ray: messages of more than 100 kB go through its shared-memory store, and the MLP's weights have 103 kB.
 
-CPU time is the sum of user and system time over the process tree (this process with server and engine, Ray's
-daemons, the workers), read with psutil when the warm-up ends and when the last timed round ends, in the running
-simulation: Ray's boot and shutdown are not counted. What Ray's daemons burn while they wait is counted: it is there.
-Peak memory: the sum of the peaks of all processes, with pages that they share counted once.
+CPU time is the sum of user and system time over the process tree: this process with server and engine, Ray's daemons,
+and the workers. It is read with psutil when the warm-up ends and when the last timed round ends, so the start and the
+end of Ray are not counted. The CPU time of idle daemons is counted. Peak memory is the sum of the peaks of all
+processes, with shared pages counted once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workloads import first_weights, samples
 
 
 def _tree_cpu() -> float:
-    """User and system seconds of this process and all below it, those already gone (and waited for) included."""
+    """Return the user and system seconds of this process and its descendants, including those that have ended."""
     import psutil
 
     this = psutil.Process()
@@ -43,7 +43,7 @@ def _tree_cpu() -> float:
 
 
 def _tree_peak_mb() -> float:
-    """Sum of the peaks; what is shared now is taken to have been shared at the peak as well."""
+    """Return the sum of the peaks, assuming that pages that are shared now were also shared at the peak."""
     import psutil
 
     this = psutil.Process()
@@ -64,7 +64,7 @@ def _kilobytes(path: Path) -> dict[str, int]:
 
 
 def simulate(request: measure.Request, folder: Path) -> None:
-    """Run warm-up and timed rounds in one simulation, stamped from within."""
+    """Run warm-up and timed rounds in one simulation, which reads its own clock."""
     import flower_client
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message
     from flwr.serverapp import Grid, ServerApp
@@ -79,7 +79,7 @@ def simulate(request: measure.Request, folder: Path) -> None:
     results: list[list[measure.Floats]] = []
 
     class Stamped(FedAvg):
-        """FedAvg that looks at the clock when the first timed round is about to be sent."""
+        """FedAvg that reads the clock just before the first timed round."""
 
         def configure_train(
             self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -126,13 +126,13 @@ def simulate(request: measure.Request, folder: Path) -> None:
 
 def main() -> None:
     request = measure.request()
-    folder = Path(tempfile.mkdtemp(prefix="f-"))  # short: Ray puts sockets there, and their paths end at 107 characters
+    folder = Path(tempfile.mkdtemp(prefix="f-"))  # short: the paths of Ray's sockets have at most 107 characters
     os.environ |= {
         "FLWR_HOME": str(folder / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Off, Ray binds to 127.0.0.1; on, as is the default on Linux, its servers listen on every interface.
+        # If off, Ray binds to 127.0.0.1. If on, the default on Linux, its servers listen on every interface.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "OMP_NUM_THREADS": "1",
         "BENCH_WORKLOAD": request.name,

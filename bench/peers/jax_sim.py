@@ -1,16 +1,16 @@
-"""JAX: jit of the gradients of all devices, one compiled call per round.
+"""Train with JAX: jit of the gradients of all devices, one compiled call per round.
 
-With one local step the average of the new weights is one step along the average gradient, as in vmap_sim.py. Pictures
-are NHWC and pooling is a maximum over a reshaped axis: on a CPU, XLA is slower with the other layout and much slower
+With one local step, the average of the new weights is one step along the average gradient, as in vmap_sim.py. Images
+are NHWC, and pooling is a maximum over a reshaped axis. On a CPU, XLA is slower with the other layout, and much slower
 at the gradient of ``reduce_window``.
 
-The row ``jax`` keeps devices apart, as several local steps or devices that deliver different layers demand. Variants:
-``vmap``; ``scan``, device after device in the compiled round, which is better where stacked gradients leave the cache;
-``calls``, one compiled call per device, which is better with convolutions, since XLA has no fast kernel for the grouped
-ones that vmap makes, nor for any inside a scan. The row ``jax-batch`` has the variant ``one_batch``: the rows of all
-devices are one batch, as in batch_sim.py.
+The row ``jax`` keeps devices apart, which is necessary for several local steps and for devices that deliver different
+layers. Its variants are ``vmap``; ``scan``, which processes one device after another in the compiled round and is
+faster if stacked gradients do not fit into the cache; and ``calls``, one compiled call per device, which is faster with
+convolutions. XLA has no fast kernel for the grouped convolutions of ``vmap``, nor for convolutions inside a scan. The
+row ``jax-batch`` has the variant ``one_batch``, in which the rows of all devices are one batch, as in batch_sim.py.
 
-Several local steps are a scan within the ``vmap``, or unrolled (``vmap_unrolled``), or within the calls, where the
+Several local steps are a scan within the ``vmap``, or unrolled (``vmap_unrolled``), or part of the calls, where the
 convolutions are not in a scan.
 """
 
@@ -25,12 +25,12 @@ from workloads import CLASSES, Conv, Dense, Flatten, Floats, Pool, Relu, first_w
 
 
 def _swap(arrays: list[Floats], *axes: int) -> list[Floats]:
-    """Reorder the axes of the kernels, and leave the rest alone."""
+    """Reorder the axes of the kernels."""
     return [np.ascontiguousarray(a.transpose(axes)) if a.ndim == 4 else a for a in arrays]
 
 
 class Jax:
-    """FedAvg, compiled: draw, gather, all gradients, average, step."""
+    """FedAvg as one compiled function: draw, gather, compute all gradients, average, step."""
 
     def __init__(self, request: measure.Request) -> None:
         import jax
@@ -64,7 +64,7 @@ class Jax:
             return -(jax.nn.one_hot(y, CLASSES) * scores).sum(1).mean()
 
         def draw(key: Array) -> tuple[Array, Array]:
-            """Rows (steps, devices, batch), and the key for the next round."""
+            """Return rows of shape (steps, devices, batch), and the key for the next round."""
             if request.batches is not None:
                 return jnp.asarray(request.batches), key
             following, mine = jax.random.split(key)
@@ -74,7 +74,7 @@ class Jax:
             return [v - w.rate * g for v, g in zip(weights, average, strict=True)]
 
         def trained(weights: list[Array], x: Array, y: Array, unroll: int) -> list[Array]:
-            """Weights of a device after its steps, on (steps, batch) samples."""
+            """Return the weights of a device after its steps, on (steps, batch) samples."""
 
             def one(local: list[Array], batch: tuple[Array, Array]) -> tuple[list[Array], None]:
                 return moved(local, jax.grad(loss)(local, *batch)), None
@@ -132,7 +132,7 @@ class Jax:
         self.round = round_by_calls if variant == "calls" else one_round
 
     def run(self, rounds: int) -> None:
-        """Train; JAX returns at once, so wait for the last round."""
+        """Train, and wait for the last round, because JAX computes asynchronously."""
         import jax
 
         for _ in range(rounds):
@@ -140,7 +140,7 @@ class Jax:
         jax.block_until_ready(self.world)
 
     def weights(self) -> list[Floats]:
-        """Back in torch's layouts."""
+        """Return the global weights in torch's layouts."""
         return _swap([np.asarray(v) for v in self.world], 3, 2, 0, 1)
 
 

@@ -50,7 +50,7 @@ class Loop:
             torch._foreach_zero_(self.total)
 
     def weights(self) -> list[measure.Floats]:
-        """The global weights."""
+        """Return the global weights."""
         import torch_models
 
         return torch_models.arrays(self.world)

@@ -46,7 +46,7 @@ class Simulation(Protocol):
     """A peer that is set up and ready to run."""
 
     def run(self, rounds: int) -> int | None:
-        """Train for that many rounds; return how many there were where only their mean number can be given."""
+        """Train for ``rounds`` rounds; return the actual number if only a mean number can be requested."""
         ...
 
     def weights(self) -> list[Floats]:

@@ -1,9 +1,9 @@
-"""Apple's pfl-research: SimulatedBackend and FederatedAveraging, with its own local SGD, nothing of ours inside.
+"""Run Apple's pfl-research: SimulatedBackend and FederatedAveraging with its own local SGD, without code of adelfl.
 
-At its best: one user per device, a batch drawn and handed over as a ready dataset (``local_batch_size=None``, so that
-pfl slices nothing), no postprocessors, no callbacks, no validation cohort, no metrics sent anywhere, and the one
-evaluation that pfl insists on (round 0) in the warm-up. Threads are torch's: pfl's own way to use two cores, two
-processes under torchrun, saves time on the wall but no CPU time.
+The settings are the fastest found. There is one user per device. A batch is drawn and passed as a complete dataset
+(``local_batch_size=None``, so that pfl does not slice it). There are no postprocessors, callbacks, validation cohorts
+or reported metrics. The evaluation of round 0, which pfl requires, is part of the warm-up. Threads are torch's. pfl
+itself uses two cores with two processes under torchrun, which saves wall-clock time but no CPU time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import measure
 
 
 class Pfl:
-    """FedAvg by pfl."""
+    """FedAvg by pfl-research."""
 
     def __init__(self, request: measure.Request) -> None:
         import torch
@@ -35,7 +35,7 @@ class Pfl:
         xs, ys = torch_models.data(w)
 
         class WithLoss(nn.Module):
-            """What pfl asks of a module."""
+            """Model with the loss and metrics methods that pfl requires."""
 
             def __init__(self) -> None:
                 super().__init__()
@@ -69,7 +69,7 @@ class Pfl:
         """Train."""
         from pfl.algorithm.base import NNAlgorithmParams
 
-        # The algorithm counts its rounds across calls, so a second run goes on where the first one stopped.
+        # The algorithm counts its rounds across calls, so a second run continues the first one.
         self.done += rounds
         self.algorithm.run(
             NNAlgorithmParams(
@@ -85,7 +85,7 @@ class Pfl:
         )
 
     def weights(self) -> list[measure.Floats]:
-        """The global weights."""
+        """Return the global weights."""
         import torch_models
 
         return torch_models.arrays(list(self.module.inner.parameters()))

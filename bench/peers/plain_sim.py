@@ -75,7 +75,7 @@ class Plain:
             self.world = total
 
     def weights(self) -> list[measure.Floats]:
-        """The global weights."""
+        """Return the global weights."""
         import torch_models
 
         return torch_models.arrays(list(self.world.values()))

@@ -39,5 +39,5 @@ def data(workload: Workload) -> tuple[Tensor, Tensor]:
 
 
 def arrays(parameters: list[Tensor]) -> list[Floats]:
-    """Parameters as NumPy arrays."""
+    """Return the parameters as NumPy arrays."""
     return [p.detach().numpy().copy() for p in parameters]

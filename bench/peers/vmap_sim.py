@@ -1,7 +1,7 @@
-"""torch.func: vmap(grad) over the stacked batches of all devices.
+"""Train with torch.func: vmap(grad) over the stacked batches of all devices.
 
-With one local step all devices start from the same weights, so the weights are not stacked (``in_dims=None``) and
-the average of the new weights is one step along the average gradient: the best that vmap can do here. Variants
+With one local step all devices start from the same weights, so the weights are not stacked (``in_dims=None``) and the
+average of the new weights is one step along the average gradient. This is the fastest way to use vmap here. Variants
 ``chunks_of_N`` take N devices at a time, which saves memory and, with convolutions, much time.
 """
 
@@ -51,7 +51,7 @@ class Vmap:
                 value.sub_(gradients[name].mean(0), alpha=w.rate)
 
     def weights(self) -> list[measure.Floats]:
-        """The global weights."""
+        """Return the global weights."""
         import torch_models
 
         return torch_models.arrays(list(self.world.values()))

@@ -1,12 +1,13 @@
-"""The workloads that peers run, in NumPy alone: shapes, synthetic data, first weights.
+"""Workloads of the peers, in NumPy only: shapes, synthetic data, first weights.
 
-A model is a list of steps, which torch_models.py and jax_sim.py turn into their own code, so that all peers compute
-the same function of the same numbers. One round: every device takes one or several SGD steps from the global weights,
-each on the mean cross-entropy of a batch that it draws from its own samples, and the weights are averaged. No
+A model is a list of steps, which torch_models.py and jax_sim.py turn into their own code, so that all peers compute the
+same function of the same numbers. In one round, every device takes one or several SGD steps from the global weights,
+each on the mean cross-entropy of a batch that it draws from its own samples, and the weights are averaged. There is no
 evaluation.
 
-With a buffer, a round is a merge of FedBuff instead: devices work all the time, for exponential times of one mean, and
-start again from the newest weights; every ``buffer`` updates are merged, with weights 1/√(1 + staleness) / buffer.
+With a buffer, a round is a merge of FedBuff instead. Devices work all the time, for exponential durations with one
+mean, and start again from the newest weights. Every ``buffer`` updates are merged, with weights 1/√(1 + staleness) /
+buffer.
 
 Data are random images of the true shapes with 8-bit pixels, scaled to −1 … 1. Times do not depend on their content.
 """

@@ -1,14 +1,15 @@
-"""Stock FedAvg and adelfl's methods on a real Flower deployment, under one wall-clock budget.
+"""Compare Flower's own FedAvg with adelfl's methods on a real Flower deployment, under one wall-clock budget.
 
     python examples/flower/demo.py              (or: make flower-demo)
     python examples/flower/demo.py --scenario 3 --methods fedavg drop fedbuff adel --repeats 5 --out results.csv
 
-A SuperLink and SuperNodes on loopback, TLS and node authentication on. Everything is stopped at the end.
+The script starts a SuperLink and SuperNodes on loopback, with TLS and node authentication, and stops them at the end.
+Scenarios:
 
-    1   four nodes on digits; the last is eight times slower and has most of the eights and nines. Devices are emulated:
-        nodes sleep.
-    2   a CNN on MNIST, real computing, four nodes; the last two get half and a seventh of a core.
-    3   eight nodes on digits; the last is 20 times slower, and another is gone for the second third of the run.
+    1   four nodes on digits; the last one is eight times slower and holds most of the eights and nines. Nodes sleep to
+        emulate slow devices.
+    2   four nodes and a CNN on MNIST, with real computing; the last two nodes get half and a seventh of a core.
+    3   eight nodes on digits; the last one is 20 times slower, and another is gone for the second third of the run.
 """
 
 from __future__ import annotations
@@ -32,32 +33,32 @@ from adelfl.report.comparison import standard_error
 METHODS = {
     "fedavg": "FedAvg (Flower's own)",
     "fedavg-timeout": "FedAvg with a timeout",
-    "drop": "drop stragglers",
+    "drop": "drop",
     "fedbuff": "FedBuff",
-    "adel": "ADEL-FL",
-    "adel-paper": "ADEL-FL (the paper's)",
+    "adel": "adel",
+    "adel-paper": "adel-paper",
 }
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Nodes of a deployment, and what happens to them.
+    """Nodes of a deployment, with their speeds and absences.
 
     Attributes
     ----------
     budget : float
         Seconds for each method.
     slowdowns : list of float
-        How much slower each node pretends to be; 0 to compute without sleeping.
+        Factor by which each node is slower than a device of speed 1, by sleeping; 0 to compute without sleeping.
     shares : dict of int to float
-        Share of a core that nodes are held back to.
+        Share of a core that nodes may use.
     away : tuple of (int, float, float), optional
         A node, and the shares of the budget at which it is killed and started again.
     config : dict
         Settings of the app.
     steps : dict of str to int
-        Local steps of the methods that do not choose them: the best of a grid in a simulation of the scenario
-        (tune.py; of the second, ``adelfl what-if`` on a record).
+        Local steps of the methods that do not choose them, selected from a grid by a simulation of the scenario
+        (tune.py; in scenario 2, ``adelfl what-if`` on a record).
     """
 
     budget: float
@@ -86,16 +87,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", type=int, choices=SCENARIOS, default=1)
     parser.add_argument("--budget", type=float, help="seconds for each method; by default the scenario's")
-    parser.add_argument("--rounds", type=int, default=10, help="of methods that do not choose their number")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of methods that do not choose their number")
     parser.add_argument(
-        "--local-iterations", type=int, help="of methods that do not choose their number; by default tuned"
+        "--local-iterations", type=int, help="local steps of methods that do not choose them; by default tuned"
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=["fedavg", "drop", "adel"])
-    parser.add_argument("--repeats", type=int, default=1, help="of every method")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of every method")
     parser.add_argument("--out", type=Path, help="CSV file to which each result is appended as its run ends")
     parser.add_argument("--records", type=Path, help="folder for the records of adelfl's methods")
     options = parser.parse_args()
-    # Ended from outside, still stop what was started.
+    # Exit on SIGTERM such that the deployment is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scenario = SCENARIOS[options.scenario]
     results: dict[str, list[dict[str, object]]] = {method: [] for method in options.methods}
@@ -110,7 +111,7 @@ def main() -> int:
                         return 1
                     results[method].append(result)
     print_table(results)
-    print(f"\n{time.monotonic() - began:.0f} s in all; every process is stopped.")
+    print(f"\n{time.monotonic() - began:.0f} s in total; all processes are stopped.")
     return 0
 
 
@@ -165,7 +166,7 @@ def run(
 
 
 def print_table(results: dict[str, list[dict[str, object]]]) -> None:
-    """What each method's model knew when the budget was over: a row per run, and of several runs their mean."""
+    """Print the accuracy of each run at the end of the budget, and the mean if a method has several runs."""
     line = "{:24}{:>12}{:>14}{:>14}{:>14}{:>6}".format
     print("\n" + line("method", "rounds", "accuracy, %", "8s and 9s, %", "seconds", "of"))
     for method, runs in results.items():
@@ -178,7 +179,7 @@ def print_table(results: dict[str, list[dict[str, object]]]) -> None:
 
 
 def mean_and_error(values: tuple[float, ...]) -> str:
-    """Mean ± standard error."""
+    """Format the mean and its standard error."""
     return f"{np.mean(values):.1f} ± {standard_error(np.array(values)):.1f}"
 
 

@@ -1,9 +1,9 @@
-"""A whole Flower deployment on this machine: a SuperLink and SuperNodes, TLS and node authentication, on loopback.
+"""Start a complete Flower deployment on this machine: a SuperLink and SuperNodes with TLS and node authentication.
 
     with Deployment(slowdowns=[1, 1, 1, 8]) as flower:
         flower.run({"method": "adel", "out": "adel.json"}, seconds=120)
 
-Certificates and keys are made for the occasion; every process is stopped at the end, also if something goes wrong.
+Each deployment creates its own certificates and keys. All processes are stopped at the end, also after an error.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ _PERIOD = 0.1  # seconds in which a node that is held back runs once and is stop
 
 
 class Deployment:
-    """SuperLink and SuperNodes; as a context.
+    """Context manager that starts a SuperLink and SuperNodes on loopback, and stops them at the end.
 
     Parameters
     ----------
     slowdowns : list of float
         How much slower than a device of speed 1 each node is.
     folder : Path, optional
-        For certificates, keys and logs; a temporary one that is removed at the end, by default.
+        Folder for certificates, keys and logs. By default a temporary folder, which is removed at the end.
     shares : dict of int to float, optional
-        Share of a core to which nodes are held back: their processes are stopped for the rest of every tenth of a
-        second.
+        Share of a core that nodes may use. Their processes are stopped for the rest of every tenth of a second.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Deployment:
         ]  # fmt: skip
 
     def start_supernode(self, i: int) -> subprocess.Popen[bytes]:
-        """Start node i; also again, after it was killed."""
+        """Start node i, for the first time or after it was killed."""
         nodes = len(self.slowdowns)
         config = f"partition-id={i} num-partitions={nodes} slowdown={self.slowdowns[i]}"
         command = [
@@ -127,7 +126,7 @@ class Deployment:
         return self._start(f"node{i}", command)
 
     def _hold_back(self, i: int, share: float) -> None:
-        """Let a node, and what it started, run for a share of the time."""
+        """Let a node and its child processes run for a share of the time."""
         while not self._stopping.wait(share * _PERIOD):
             self._signal(i, signal.SIGSTOP)
             self._stopping.wait((1.0 - share) * _PERIOD)
@@ -139,7 +138,7 @@ class Deployment:
 
     @contextlib.contextmanager
     def away(self, i: int, leaves: float, returns: float) -> Iterator[None]:
-        """Kill node i after so many seconds, and start it again after so many more or at the end."""
+        """Kill node i after ``leaves`` seconds, and start it again after ``returns`` seconds or at the end."""
         over = threading.Event()
 
         def leave_and_return() -> None:
@@ -158,24 +157,24 @@ class Deployment:
             thread.join()
 
     def submit(self, config: dict[str, object]) -> str:
-        """Start the app with these settings; the run's number."""
-        said = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        answer = json.loads(self._flwr("run", str(APP), "here", "--run-config", said, "--format", "json"))
+        """Start the app with these settings, and return the number of the run."""
+        settings = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        answer = json.loads(self._flwr("run", str(APP), "here", "--run-config", settings, "--format", "json"))
         if not answer.get("success", True):
             raise RuntimeError(f"flwr run: {answer}")
         return str(answer["run-id"])
 
     def status(self, run: str) -> str:
-        """What Flower says of a run, such as ``finished:completed``."""
-        found = json.loads(self._flwr("list", "--run-id", run, "here", "--format", "json"))
-        return str(found["runs"][0]["status"])
+        """Return the status of a run, such as ``finished:completed``."""
+        answer = json.loads(self._flwr("list", "--run-id", run, "here", "--format", "json"))
+        return str(answer["runs"][0]["status"])
 
     def ended(self, run: str) -> bool:
-        """Whether a run's server is done, read off the SuperLink's log: asking flwr costs seconds of a core."""
+        """Return whether the server of a run has ended, from the SuperLink's log; the command flwr takes seconds."""
         return re.search(rf"Finished task \d+ of run {run}", self.log("superlink")) is not None
 
     def run(self, config: dict[str, object], seconds: float) -> str:
-        """Run the app to its end, which must come within so many seconds; how it ended."""
+        """Run the app to its end and return its status; raise an error if it takes longer than ``seconds``."""
         run = self.submit(config)
         end = time.monotonic() + seconds
         while not self.ended(run):
@@ -187,7 +186,7 @@ class Deployment:
         return self.status(run)
 
     def log(self, name: str) -> str:
-        """What ``superlink`` or ``node0``, ``node1``, … wrote so far."""
+        """Return the log of ``superlink``, ``node0``, ``node1``, … so far."""
         return self.folder.joinpath(f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
@@ -199,11 +198,11 @@ class Deployment:
     def _flwr(self, *words: str) -> str:
         command = [str(_BIN / "flwr"), *words]
         for attempt in range(3):
-            found = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=120)
-            if found.returncode == 0:
-                return found.stdout
+            done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=120)
+            if done.returncode == 0:
+                return done.stdout
             time.sleep(1.0 + attempt)
-        raise RuntimeError(f"flwr {words[0]}: {found.stdout}{found.stderr}")
+        raise RuntimeError(f"flwr {words[0]}: {done.stdout}{done.stderr}")
 
     def _wait_for_port(self) -> None:
         end = time.monotonic() + _BOOT_SECONDS

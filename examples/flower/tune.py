@@ -1,8 +1,8 @@
-"""Choose the local steps of the demonstration's baselines: simulate scenarios 1 and 3 with a grid of steps.
+"""Select the local steps of the demonstration's baselines by simulating scenarios 1 and 3 with a grid of steps.
 
     python examples/flower/tune.py [--seeds 4]
 
-Lags are those of the real deployment on two cores, 10 and 15 s; a step takes as long as the nodes pretend.
+Lags are those of the real deployment on two cores, 10 and 15 s. A step takes as long as on the emulated nodes.
 """
 
 from __future__ import annotations

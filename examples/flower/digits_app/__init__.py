@@ -1,1 +1,1 @@
-"""A Flower app: digits, learned by nodes of unequal speed before a deadline."""
+"""A Flower app that trains on digits before a deadline, with nodes of unequal speed."""

@@ -1,4 +1,4 @@
-"""A node: its samples, its speed, and a training step that stops in time."""
+"""Client of the example app: load the samples of a node, emulate its speed, and train until the deadline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS_PER_SAMPLE = 0.002  # and layer, on a device of speed 1
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Do a round's work; torch is imported here, where its time is measured."""
+    """Train for one round; torch is imported here so that the measured time includes the import."""
     from adelfl.flower import train as train_in_time
     from digits_app.task import load_node, network, weaken
 

@@ -1,4 +1,4 @@
-"""The server: one of adelfl's methods, or Flower's own FedAvg, under a wall-clock budget."""
+"""Server of the example app: one of adelfl's methods, or Flower's own FedAvg, under a wall-clock budget."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STOCK = ("fedavg", "fedavg-timeout")
 
 
 class BudgetIsOver(Exception):
-    """Ends stock FedAvg, which has no budget."""
+    """Raised to end Flower's FedAvg, which has no budget."""
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train until the budget is over, and write down how accuracy went."""
+    """Train until the budget is over, and write the accuracies after each round."""
     config = context.run_config
     method, budget = str(config["method"]), float(config["budget"])
     torch.manual_seed(0)

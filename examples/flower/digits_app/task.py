@@ -1,4 +1,4 @@
-"""Model, data, and an emulated weak device: what client and server share."""
+"""Models, data and emulated slow devices, shared by client and server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from adelfl.data import Dataset, load_dataset
 
 
 class Net(nn.Module):
-    """Layers are listed in the order in which they run."""
+    """MLP for digits; its layers are listed in the order in which they run."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.third = nn.Linear(64, 32), nn.Linear(32, 16), nn.Linear(16, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits."""
         x = torch.relu(self.first(x.flatten(1)))
         return self.third(torch.relu(self.second(x)))
 
@@ -35,7 +35,7 @@ class ConvNet(nn.Module):
         self.third, self.fourth = nn.Linear(256, 64), nn.Linear(64, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits."""
         x = functional.max_pool2d(torch.relu(self.first(x)), 2)
         x = functional.max_pool2d(torch.relu(self.second(x)), 2)
         return self.fourth(torch.relu(self.third(x.flatten(1))))
@@ -47,7 +47,7 @@ def network(task: str) -> nn.Module:
 
 
 def load(task: str) -> Dataset:
-    """Load the data of a task; of MNIST a part, since every message starts a process that loads it."""
+    """Load the data of a task; only a part of MNIST, because every message starts a process that loads it."""
     data = load_dataset(task)
     if task == "digits":
         return data
@@ -62,22 +62,22 @@ def load(task: str) -> Dataset:
 
 
 def split(data: Dataset, nodes: int = 4) -> list[np.ndarray]:
-    """Positions of each node's samples. The last node has most of the eights and nines."""
+    """Return the indices of each node's samples; the last node has most of the eights and nines."""
     rare = np.isin(data.y_train, (8, 9))
-    luck = np.random.default_rng(0)
-    home = luck.integers(nodes, size=rare.size)
-    home[rare & (luck.random(rare.size) < 0.9)] = nodes - 1
+    rng = np.random.default_rng(0)
+    home = rng.integers(nodes, size=rare.size)
+    home[rare & (rng.random(rare.size) < 0.9)] = nodes - 1
     return [np.flatnonzero(home == node) for node in range(nodes)]
 
 
 def load_node(task: str, node: int, nodes: int) -> tuple[Tensor, Tensor]:
-    """A node's samples."""
+    """Return the samples of a node."""
     data = load(task)
     mine = split(data, nodes)[node]
     return torch.from_numpy(data.x_train[mine]), torch.from_numpy(data.y_train[mine])
 
 
-# For run files, as of adelfl what-if: the model of each scenario, the data of the second, the split of the third.
+# Functions for experiment files and adelfl what-if: the models, the data of scenario 2, the partition of scenario 3.
 
 
 def build(*_: object) -> nn.Module:
@@ -91,7 +91,7 @@ def build_cnn(*_: object) -> nn.Module:
 
 
 def load_mnist() -> Dataset:
-    """Load the part of MNIST."""
+    """Load the part of MNIST that scenario 2 uses."""
     return load("mnist")
 
 
@@ -102,12 +102,12 @@ def split_in_eight(data: Dataset) -> list[np.ndarray]:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Share of right answers."""
+    """Return the share of correct predictions."""
     return float((model(x).argmax(1) == y).float().mean())
 
 
 def weaken(model: nn.Module, seconds: float) -> None:
-    """Emulate a device that takes so long for a layer: sleep whenever a layer's gradient is ready."""
+    """Emulate a slow device: sleep for ``seconds`` whenever the gradient of a layer is ready."""
     if seconds == 0.0:
         return
     for module in model.children():
