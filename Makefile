@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## compare seven straggler methods on bundled data under a short time budget
 	@$(BIN)/adelfl compare --fresh --jobs 2 --out runs/demo --plot demo.png
 
-flower-demo: $(READY) ## run FedAvg, drop and ADEL-FL on a real Flower deployment with TLS and one slow node (9 minutes)
+flower-demo: $(READY) ## run FedAvg, drop and adel on a real Flower deployment with TLS and one slow node (9 minutes)
 	@$(BIN)/python examples/flower/demo.py
 
 lint: $(READY) ## check style, types and imports

@@ -88,7 +88,7 @@ def plan(
     else:
         print_what_if(rows, key)
     if plot is not None:
-        typer.echo(f"Picture: {plot}")
+        typer.echo(f"Plot: {plot}")
 
 
 def sweep_values(text: str) -> tuple[str, list[float]]:

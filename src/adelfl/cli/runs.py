@@ -171,7 +171,7 @@ def compare(
         save(draw_comparison(contenders, _title(run_file, contenders)), picture)
         if not as_json:
             _print_untrained_note(run_file, contenders)
-            typer.echo(f"Runs: {folder}   Picture: {picture}")
+            typer.echo(f"Runs: {folder}   Plot: {picture}")
     for job in (job for job in jobs_to_do if job in errors):  # in the order of the jobs
         typer.echo(f"error: {job.strategy}, seed {job.seed}: {errors[job]}", err=True)
     if errors:
@@ -302,4 +302,4 @@ def partition(
         from adelfl.report.style import save as save_figure
 
         save_figure(draw_partition(dealt, dataset.y_train), plot)
-        typer.echo(f"Picture: {plot}")
+        typer.echo(f"Plot: {plot}")

@@ -69,10 +69,10 @@ def _worth(steps: Floats, natural: float, own: float) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class WorkDone:
-    """What the rounds so far were worth."""
+    """Worth of the rounds so far."""
 
     total: float = 0.0
-    """W."""
+    """W, in steps of the whole fleet."""
     recent: Floats = field(default_factory=lambda: np.zeros(1))
     """G_u, shape (groups,) or (1,)."""
 

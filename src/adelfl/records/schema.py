@@ -138,7 +138,7 @@ _SIMULATED = _FLOWER[: _FLOWER.index("nodes")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo(_Json):
-    """What is known before the first round: run.json."""
+    """Content of run.json, which is written before the first round."""
 
     config: Mapping[str, Any]
     """The run's configuration, by sections."""

@@ -26,7 +26,7 @@ _PER_SEED = ("training.seed", "flower.seed", "data.data_dir", "engine.")  # in w
 
 
 class RunData(RunRecord):
-    """What figures and tables need of one run with R finished rounds and L layers."""
+    """Arrays for figures and tables of one run, with R finished rounds and L layers."""
 
     @property
     def state(self) -> str:

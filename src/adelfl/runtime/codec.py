@@ -50,10 +50,10 @@ class Codec(ABC):
     """One way to send an update."""
 
     name: str
-    """The name in records, with options if there are any: a run is continued with a codec of the same name only."""
+    """Name in records, with options if there are any. A run can only be continued with a codec of the same name."""
     lossy: bool = True
-    """Whether what is decoded may differ from what was encoded. Then each device's update has to be computed by
-    itself."""
+    """Whether decoded updates may differ from the original ones. If so, the update of each device is computed
+    separately."""
 
     @abstractmethod
     def bytes(self, update: Mapping[str, Array]) -> int:

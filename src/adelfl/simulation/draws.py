@@ -46,7 +46,7 @@ def draw_available(world: World, devices: int, cohort: int, now: float, k: int) 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What devices will have done of some tasks.
+    """Part of some tasks that their devices complete.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ def simulate(
     Parameters
     ----------
     experiment : Experiment
-        What to run.
+        Data, model, strategy and world of the run.
     record : path, optional
         A folder in which to record the run. ``adelfl report``, ``list``, ``show``, ``export`` and ``dashboard`` read
         it. Called again with the same experiment, ``simulate`` continues an interrupted run to the same bytes, and

@@ -42,7 +42,7 @@ class Experiment:
     evaluations: int = 50
     """How often accuracy is measured, evenly over the budget; at its quarters and in its last tenth it always is."""
     world: World | None = None
-    """What happens to the devices; by default what the strategy's problem says."""
+    """Real behaviour of the devices; by default that of the strategy's problem."""
     oversample: bool = False
     """Whether a batch may be larger than the data of its device, whose samples then repeat. By default a larger batch
     is cut to the device's data, and its time is that of the smaller batch."""

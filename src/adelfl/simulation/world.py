@@ -22,10 +22,10 @@ class World:
     """The devices as they are. All that is drawn here is the same for every strategy."""
 
     fleet: Fleet
-    """The truth; a strategy's problem has what is believed."""
+    """Real speeds and upload times; the problem of a strategy has estimates of them."""
     seed: int
     budget: float
-    """Moments are shares of it."""
+    """Seconds; times of changes, such as throttling, are given as shares of it."""
     latency: LatencyModel = field(default_factory=Exponential)
     """How long layers and uploads really take."""
     dropout: float = 0.0
@@ -129,7 +129,7 @@ class World:
 
 
 def misjudged(fleet: Fleet, factor: float, each: float, seed: int) -> Fleet:
-    """Return the believed fleet: all devices ``factor`` times as fast, and each ``each`` times faster or slower."""
+    """Return wrong estimates of a fleet: all devices ``factor`` times as fast, and each ``each`` times faster or slower."""
     if factor == 1.0 and each == 1.0:
         return fleet
     sign = rng_for(seed, "misjudged").choice([-1.0, 1.0], fleet.groups)

@@ -103,7 +103,7 @@ class Adel(ByPrecision):
         return float(self._T[t:].sum())
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """Planned T_t, and rule B3's batch sizes for the speeds that are believed."""
+        """Return the planned T_t, and batch sizes by rule B3 for the estimated speeds."""
         T = float(self._T[t])
         if self._m is None:
             sizes = self._schedule.batch_sizes(t, self.problem.group[devices])
@@ -178,7 +178,7 @@ class Adel(ByPrecision):
         return schedule
 
     def _replan(self, t: int, left: float) -> None:
-        """Plan the rounds from t on, with what is believed by now."""
+        """Plan the rounds from t on, with the present estimates."""
         assert self._m is not None
         self._T[t:], self._m[t:] = self._plan(t, left, self.absent(self._sample))
 
