@@ -129,7 +129,7 @@ class World:
 
 
 def misjudged(fleet: Fleet, factor: float, each: float, seed: int) -> Fleet:
-    """Return wrong estimates of a fleet: all devices ``factor`` times as fast, and each ``each`` times faster or slower."""
+    """Return wrong estimates: all devices ``factor`` times as fast, and each ``each`` times faster or slower."""
     if factor == 1.0 and each == 1.0:
         return fleet
     sign = rng_for(seed, "misjudged").choice([-1.0, 1.0], fleet.groups)
