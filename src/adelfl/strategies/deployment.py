@@ -21,11 +21,12 @@ from adelfl.fleet import Fleet
 from adelfl.learning_rate import LearningRate, Rest
 from adelfl.planner import Constants, Problem
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.local_work import NOTHING_DONE, drift, first_steps, gains, with_local_work
+from adelfl.planner.local_work import first_steps
 from adelfl.schedule import Schedule
 from adelfl.strategies import opening
 from adelfl.strategies.actions import Actions, Arrivals, Event, Floats, Ints, Joined, Late, Merged, Started, Timer, View
 from adelfl.strategies.base import Strategy
+from adelfl.strategies.contributions import Contributions
 from adelfl.strategies.opening import Opening
 from adelfl.strategies.reports import Reports
 from adelfl.strategies.rounds import RoundStrategy
@@ -35,7 +36,6 @@ _RESTED = 3  # rounds that a device may sit out before the method plans again
 _SAVED = 0.1  # share of the planned time that must be saved for a new plan
 _WORTH_WHILE = 1.5  # a round lasts at least this many times a median device's lag
 _GUESSED_ROUNDS = 10  # until a plan chooses their number
-_UNSEEN = 0.5  # drift that is assumed while a device has not delivered an update
 _MOST_BETWEEN = 0.2  # share of the budget that may pass between rounds whose number is chosen
 MOST_CORRECTION = 5.0
 """Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
@@ -99,8 +99,7 @@ class Deployment(Strategy):
         self._first = 0  # the round, from 0, at which the present plan begins
         self._rested: dict[int, int] = {}  # consecutive rounds that each device sat out
         self._served = np.empty(0, dtype=np.int64)  # devices that the present plan has time for
-        self._done = NOTHING_DONE
-        self._drift = 0.0  # least share of an update that is its device's own
+        self._contributions = Contributions(layers)
         self._closed, self._patience = 0.0, math.nan
         self._spread = np.empty(0)  # of layer times, by device
         self._wake: float | None = None
@@ -151,7 +150,7 @@ class Deployment(Strategy):
             self._merged = event if self.method is not None else None
             if self.method is None and event.spread is not None and self.constants is None:
                 self.constants = Constants.from_stats(event.spread)
-                self._drift = max(self._drift, drift(event.spread))
+                self._contributions.learn(event.spread)
         return self._open(view, event)
 
     # -- opening a round
@@ -240,7 +239,7 @@ class Deployment(Strategy):
         if view.left - self.between <= _WORTH_WHILE * float(np.median(upload)):
             return False
         with suppress(InfeasibleBudgetError):
-            return gains(self._problem(self._time_for(view, 1), 1, upload), self._drift, self._done)
+            return self._contributions.pays_another_round(self._problem(self._time_for(view, 1), 1, upload))
         return False
 
     def _is_outdated(self, view: View) -> bool:
@@ -299,7 +298,7 @@ class Deployment(Strategy):
         if self.given_rounds is not None:
             return max(1, self.given_rounds - self._t)
         whole = self._problem(self._time_for(view, 1), 1, upload)
-        chosen = with_local_work(whole, steps=self.given_steps, own=self._drift, done=self._done).rounds
+        chosen = self._contributions.rounds(whole, self.given_steps)
         return min(chosen, max(1, int(_MOST_BETWEEN * view.left / self.between))) if self.between > 0 else chosen
 
     def _problem(self, left: float, rounds: int, upload: Floats) -> Problem:
@@ -326,7 +325,7 @@ class Deployment(Strategy):
             local_iterations=self.given_steps or 1,
             samples=None if self.oversample else self.beliefs.held(everyone),
         )
-        return problem if self.given_steps is not None else with_local_work(problem, rounds=rounds, own=self._drift)
+        return problem if self.given_steps is not None else self._contributions.with_steps(problem)
 
     # -- closing a round
 
@@ -343,22 +342,15 @@ class Deployment(Strategy):
         assert self._opening is not None
         if len(self._opening.useful) < self.min_reports:
             return self._waking(self._opening.again(view, view.cohort(self._t, None)))
-        self._drift = 0.0 if self._opening.complete else _UNSEEN
-        self._count(*self._opening.useful)
+        assert self.beliefs is not None
+        self._contributions.open(self._opening.useful, self.beliefs.size, complete=self._opening.complete)
         merge = self._opening.merge(spread=self.constants is None)
         self._opening, self._wake, self._closed = None, None, view.now
         return Actions(merge=merge)
 
-    def _count(self, *arrivals: Arrivals) -> None:
-        """Add what the local work of a round was worth."""
-        assert self.beliefs is not None
-        steps = np.zeros(self.beliefs.size)
-        for event in arrivals:
-            steps[event.tasks.devices] = event.z / self.layers
-        self._done = self._done.plus(steps, arrivals[0].tasks.rate, self._drift)
-
     def _close(self, view: View, event: Arrivals) -> Actions:
         assert self.method is not None
+        assert self.beliefs is not None
         self._closed = view.now
         left = self._time_for(view, self._rounds - self._t - 1)
         actions = self.method.react(View(view.now, view.now + left, view.version, view.cohort), event)
@@ -370,5 +362,5 @@ class Deployment(Strategy):
         if np.count_nonzero(event.z) < max(1, self.min_reports) or waited_in_vain:
             A = np.zeros_like(A)
         else:
-            self._count(event)
+            self._contributions.add((event,), self.beliefs.size)
         return replace(actions, merge=replace(actions.merge, A=(A,)))
