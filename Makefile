@@ -57,7 +57,8 @@ bench: $(READY) ## run all benchmarks
 ADELFL_DATA ?= $(wildcard ../shared/data)
 
 reproduce: $(READY) ## reproduce the paper's experiments at cpu scale (hours; continues where it stopped)
-	$(if $(ADELFL_DATA),ADELFL_DATA='$(ADELFL_DATA)') $(BIN)/adelfl reproduce all --out docs/results --page docs/reproduction.md
+	$(if $(ADELFL_DATA),ADELFL_DATA='$(ADELFL_DATA)') $(BIN)/adelfl reproduce all --out docs/results
+	$(BIN)/python -m studies.page README.md docs/reproduction.md docs/beyond.md docs/leaderboard.md
 
 clean: ## remove .venv, caches and built files
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.png dist site .bench-envs

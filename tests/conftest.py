@@ -12,7 +12,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # One thread for each worker: there are as many workers as cores, and the tests' matrices are small.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-sys.path.insert(0, str(Path(__file__).parent))  # the package support
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # the packages support and studies
 
 # Hypothesis takes some of its examples from the constants in all modules of this project that happen to be loaded.
 # Which they are depends on the order of the tests; without them, derandomize gives the same examples on every machine.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from adelfl.experiments.catalogue import NAMES, find_study
-from adelfl.experiments.page import fill_page
 from adelfl.experiments.results import StudyResults
+from studies import NAMES, find_study
+from studies.page import fill_page
 from support.small_worlds import typed
 
 REPO = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def test_the_verdicts_follow_from_the_runs(name):
     for claim, verdict in zip(summary["claims"], outcome.verdicts(), strict=True):
         assert claim["ours"] == pytest.approx(verdict.ours, abs=1e-2)
     # A leaderboard is shown before all of its cells are finished.
-    for cell in study.cells if study.drawing != "board" else {cells[run.cell] for run in outcome.runs}:
+    for cell in study.cells if "leaderboard" not in name else {cells[run.cell] for run in outcome.runs}:
         for strategy in study.strategies:
             assert len(outcome.of(cell, strategy)) >= study.seeds
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from adelfl.errors import ConfigError
-from adelfl.experiments import catalogue
-from adelfl.experiments.catalogue import NAMES, find_study
 from adelfl.experiments.conduct import Setup, conduct
-from adelfl.experiments.page import claims_table, closed, fill_page, goals_table, map_gains, results_table
-from adelfl.experiments.regime import depth_by_seed, fit_regime
 from adelfl.experiments.results import CHANCE, Difference, StudyResults, StudyRun, judge
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
 from adelfl.records.reader import RunRecord, find_runs
 from adelfl.strategies import find_strategy
+from studies import NAMES, find_study
+from studies.page import claims_table, closed, fill_page, goals_table, results_table
+from studies.paper import map_gains
+from studies.regime import depth_by_seed, fit_regime
 from support.small_worlds import dataset_of, typed
 
 PAPER = ("mnist-mlp", "mnist-cnn", "cifar-vgg11", "cifar-vgg13", "robust-l2", "robust-constant", "robust-e3")
@@ -52,6 +52,9 @@ TINY = Study(
     falling=True,
     rates=(0.1, 0.5, 1.0),
 )
+
+
+SMALL = replace(TINY, tuning_seeds=1, rates=(0.5,))
 
 
 def run_of(cell, strategy, seed, final, **more):
@@ -290,15 +293,13 @@ def test_the_map_knows_its_places():
 
 def test_json_is_all_that_is_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small = replace(TINY, name="mnist-mlp", tuning_seeds=1, rates=(0.5,))
-    monkeypatch.setitem(catalogue._FIXED, "mnist-mlp", small)
-    done = typed("reproduce", "mnist-mlp", "--seeds", "2", "--jobs", "1", "--json")
+    done = typed("reproduce", "test_experiments:SMALL", "--seeds", "2", "--jobs", "1", "--json")
     found = json.loads(done.out)
     assert set(found) == {"claims", "strategies"}
     assert set(found["claims"][0]) >= {"paper", "ours", "se", "verdict"}
     assert len(found["strategies"]["calm/adel-paper"]["final_accuracy"]) == 2
     for ending in (".csv", "-rates.csv", ".json", ".png"):
-        assert (tmp_path / "results" / f"mnist-mlp{ending}").stat().st_size > 0
+        assert (tmp_path / "results" / f"tiny{ending}").stat().st_size > 0
 
 
 def test_a_mistake_in_the_name_is_one_sentence(tmp_path, monkeypatch):

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from adelfl.config.build import build_experiment
-from adelfl.experiments.catalogue import find_study
 from adelfl.experiments.conduct import Setup, conduct
-from adelfl.experiments.leaderboard import METHODS, NAMES, REFERENCES, local_work, pace, parameter
-from adelfl.experiments.page import best_method, board_table, finished, winners_table
 from adelfl.experiments.results import CHANCE, CURVE, StudyResults, StudyRun
 from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
 from adelfl.records.reader import find_runs
-from adelfl.report.studies import draw_board
 from adelfl.strategies import find_strategy
 from adelfl.strategies.base import check_options
+from studies import find_study
+from studies.figures import draw_board
+from studies.leaderboard import METHODS, NAMES, REFERENCES, finished, local_work, pace, parameter
+from studies.page import best_method, board_table, winners_table
 
 
 class Silent:

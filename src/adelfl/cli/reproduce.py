@@ -6,6 +6,7 @@ import json
 import os
 from enum import StrEnum
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +14,9 @@ import typer
 
 from adelfl.cli.runs import DataDir, On, Where, data_change
 from adelfl.errors import ConfigError
+from adelfl.plugins import import_object
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from adelfl.experiments.results import StudyResults
     from adelfl.experiments.study import Study
 
@@ -30,7 +30,11 @@ class Scale(StrEnum):
 
 def reproduce(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Studies, leaderboard or all; see docs/reproduction.md.")
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Studies of adelfl's repository, leaderboard or all, or your own as package.module:STUDY.",
+        ),
     ],
     scale: Annotated[Scale, typer.Option(help="cpu: narrow networks, fewer rounds; full: the paper's.")] = Scale.cpu,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default 5 (CIFAR-10: 3).")] = None,
@@ -52,23 +56,19 @@ def reproduce(
     summary: Annotated[
         bool, typer.Option("--summary", help="Run nothing; summarise the rows that are in the folder of tables.")
     ] = False,
-    page: Annotated[Path | None, typer.Option(help="Fill this page's tables from the folder of results.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Run the paper's experiments, and report which of its claims hold.
+    """Run a study, such as the paper's experiments, and report which claims hold.
 
     Each strategy's learning rate is chosen on validation data first. Runs that are finished are not run again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from adelfl.atomic import write_json, write_output
+    from adelfl.atomic import write_json
     from adelfl.cli.display import Display
-    from adelfl.experiments.catalogue import NAMES, find_study
     from adelfl.experiments.conduct import Setup, conduct
-    from adelfl.experiments.leaderboard import NAMES as LEADERBOARDS
     from adelfl.experiments.results import StudyResults
 
-    several = {"all": NAMES, "leaderboard": LEADERBOARDS}
-    studies = [find_study(each, scale.value) for name in names for each in several.get(name, (name,))]
+    studies = [study for name in names for study in _find(name, scale.value)]
     if as_json and len(studies) > 1:
         raise ConfigError("--json: name one study at a time")
     more = (*(changes or ()), *data_change(data_dir))
@@ -100,10 +100,6 @@ def reproduce(
 
             print_study(study.title, study.source, outcome.tables(), outcome.to_json()["claims"])
             typer.echo(f"Tables and pictures: {stem}.*   Runs: {folder}")
-    if page is not None:
-        from adelfl.experiments.page import fill_page
-
-        write_output(page, fill_page(page.read_text(encoding="utf-8"), out))
 
 
 def _earlier(study: Study, stem: Path) -> StudyResults | None:
@@ -122,55 +118,40 @@ def _minutes(stem: Path) -> float:
         return 0.0
 
 
+def _find(name: str, scale: str) -> list[Study]:
+    """Return a user's study by its import path, or studies by a name that the package ``studies`` knows."""
+    if ":" not in name and find_spec("studies") is None:
+        raise ConfigError(
+            f"study {name!r}: there is no package named studies here; run this in a clone of adelfl's repository, or "
+            "name a study of your own as package.module:STUDY"
+        )
+    if ":" not in name:
+        studies: list[Study] = import_object("NAME", "studies:find_studies")(name, scale)
+        return studies
+    from adelfl.experiments.study import Study
+
+    study = import_object("NAME", name)
+    if not isinstance(study, Study):
+        raise ConfigError(f"{name}: must be an adelfl.experiments.study.Study, not {type(study).__name__}")
+    return [study]
+
+
 def _draw(study: Study, outcome: StudyResults, stem: Path) -> None:
     """Write the pictures of a study."""
-    from adelfl.experiments.catalogue import STATED, TABLE_2
-    from adelfl.experiments.page import map_gains
-    from adelfl.experiments.regime import fit_regime
-    from adelfl.report.studies import draw_dots, draw_gain, draw_regime, draw_study
+    from adelfl.report.studies import draw_dots, draw_study
     from adelfl.report.style import save
     from adelfl.report.time_series import evaluated
 
+    pictures = {} if study.pictures is None else study.pictures(outcome, stem.parent)
     # The strategies of each cell whose accuracy over time is known; rows of earlier versions lack it.
     cells = [(title, known) for title, contenders in outcome.contenders() if (known := evaluated(contenders))]
-    name, picture = f"{stem.name}.png", None
-    if study.drawing == "board":
-        name, picture = "leaderboard.png", _board(stem.parent)  # one picture of all leaderboards
-    elif study.drawing == "map":
-        picture = draw_gain(map_gains(outcome), study.title)
-    elif study.drawing == "dots":
-        picture = draw_dots([(title, [row[:3] for row in rows]) for title, rows in outcome.tables()], study.title)
-    elif cells:
+    if study.drawing == "dots":
+        dots = [(title, [row[:3] for row in rows]) for title, rows in outcome.tables()]
+        pictures[f"{stem.name}.png"] = draw_dots(dots, study.title)
+    elif study.drawing == "curves" and cells:
         recorded = all(c.records for _, contenders in cells for c in contenders)
-        picture = draw_study(cells, f"{study.title}   ({study.source})", deadlines=recorded)
-    if picture is None:
+        pictures[f"{stem.name}.png"] = draw_study(cells, f"{study.title}   ({study.source})", deadlines=recorded)
+    if not pictures:
         typer.echo(f"note: no picture of {study.name}: its rows have no curves; run it again for one", err=True)
-    else:
+    for name, picture in pictures.items():
         save(picture, stem.with_name(name), dpi=100)
-    if study.name == "table-2":
-        fit, title = fit_regime(outcome, TABLE_2), "Table II: depth inferred from the accuracy of its baselines"
-        picture = draw_regime(fit.depth, fit.misfit, fit.curves, fit.points, stated=STATED, title=title)
-        save(picture, stem.with_name(f"{stem.name}-regime.png"), dpi=110)
-    if study.headline and cells:
-        titles = [cell.title for cell in study.cells if cell.key in study.headline]
-        # Variants of a plan are for the tables.
-        panels = [(t, [c for c in known if not c.name.startswith("adel[")]) for t, known in cells if t in titles]
-        save(draw_study(panels, study.title, deadlines=False), stem.with_name(f"{stem.name}-headline.png"), dpi=110)
-
-
-def _board(folder: Path) -> Figure | None:
-    """Draw all leaderboards in a folder; None if no cell is finished."""
-    from adelfl.experiments import leaderboard
-    from adelfl.experiments.page import finished
-    from adelfl.report.studies import draw_board
-
-    columns = []
-    for name in leaderboard.NAMES:
-        if (outcome := _earlier(leaderboard.study(name), folder / name)) is None:
-            continue
-        for cell in finished(outcome):
-            fleet, data, time = cell.title.split(", ")
-            summaries = {word: outcome.summary(cell, word) for word in outcome.study.strategies}
-            scores = {word: (s.mean, s.error) for word, s in summaries.items()}
-            columns.append((f"{outcome.study.title.partition(',')[0]}, {fleet}, {data}", time, scores))
-    return draw_board(columns, leaderboard.REFERENCES) if columns else None

@@ -212,4 +212,5 @@ def _summed_up(cell: Cell, word: str, seed: int, point: Point, record: RunRecord
         curve=" ".join(f"{value:.4g}" for value in curve),
         choice=point[1],
         counted=spent / time,
+        slowest=math.nan if result is None or result.slowest_accuracy is None else result.slowest_accuracy,
     )

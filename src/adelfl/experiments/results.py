@@ -57,6 +57,8 @@ class StudyRun:
     choice: str = ""
     counted: float = math.nan
     """Share of the time of all devices, or of a cohort's, that was spent on computing what was merged."""
+    slowest: float = math.nan
+    """Final accuracy on the classes of the slowest tenth of the devices."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Final(NamedTuple):
     broke: int
     """Number of runs that broke down."""
     median: float
+    slowest: float
+    """Mean accuracy on the classes of the slowest tenth of the devices, in percent; NaN if a run does not state it."""
 
 
 @dataclass(frozen=True)
@@ -257,10 +261,11 @@ class StudyResults:
         runs, accuracy = self.of(cell, strategy), self.accuracy(cell, strategy)
         label = self.study.words.get(strategy, self._labels[strategy])
         if not runs:
-            return Final(label, math.nan, math.nan, math.nan, 0, math.nan)
+            return Final(label, math.nan, math.nan, math.nan, 0, math.nan, math.nan)
         broke = sum(run.broke_down for run in runs)
         error, median = standard_error(accuracy), float(np.median(accuracy))
-        return Final(label, float(accuracy.mean()), error, runs[0].rate, broke, median)
+        slowest = 100.0 * float(np.mean([run.slowest for run in runs]))
+        return Final(label, float(accuracy.mean()), error, runs[0].rate, broke, median, slowest)
 
     @cached_property
     def _labels(self) -> dict[str, str]:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from adelfl.config.run import RunFile, load_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from adelfl.experiments.results import StudyResults
 
 RATES = (0.05, 0.1, 0.5, 1.0)
 """The paper's choice of η_0; each strategy gets the best of them on validation data."""
@@ -66,10 +72,11 @@ class Study:
     wider: int = 0  # number of further rates, each half or twice the last, tried if the best one is the first or last
     finalists: int | None = None  # rates, the best on the first tuning seed, tried on the other seeds; None for all
     falling: bool = False  # whether the paper shows deadlines that fall over the rounds
-    drawing: Literal["curves", "dots", "map", "board"] = "curves"
+    drawing: Literal["curves", "dots"] | None = "curves"  # accuracy against time, or at the end, in NAME.png
+    # Draws further figures, by file name, from the results and the folder of all results.
+    pictures: Callable[[StudyResults, Path], dict[str, Figure]] | None = None
     words: Mapping[str, str] = field(default_factory=dict)  # names of strategies in reports, if not their labels
     gap: tuple[str, ...] = ()  # lower and upper strategy of a gap, of which tables show the share that others close
-    headline: tuple[str, ...] = ()  # keys of cells with a figure of their own, ``NAME-headline.png``
 
     def strategies_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the strategies of a cell, in the study's order."""

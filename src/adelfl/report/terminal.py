@@ -152,7 +152,7 @@ def _seeds(contenders: list[Contender]) -> str:
 def print_study(
     title: str,
     source: str,
-    tables: Sequence[tuple[str, Sequence[tuple[str, float, float, float, int, float]]]],
+    tables: Sequence[tuple[str, Sequence[tuple[str, float, float, float, int, float, float]]]],
     claims: list[dict[str, Any]],
     console: Console | None = None,
 ) -> None:
@@ -160,11 +160,11 @@ def print_study(
     console = console or Console(highlight=False)
     console.print(f"[bold]{escape(title)}[/bold]   {escape(source)}")
     for cell, rows in tables:
-        table = _table("final", "learning rate", "broke down", first=cell)
+        table = _table("final", "slowest tenth", "learning rate", "broke down", first=cell)
         table.columns[0].min_width = 40
-        for label, mean, error, rate, broke, _ in sorted(rows, key=lambda row: -row[1]):
+        for label, mean, error, rate, broke, _, slowest in sorted(rows, key=lambda row: -row[1]):
             final = "–" if math.isnan(mean) else plus_minus(mean, error, "%")
-            table.add_row(escape(label), final, f"{rate:g}", f"{broke or ''}")
+            table.add_row(escape(label), final, f"{slowest:.1f}%", f"{rate:g}", f"{broke or ''}")
         _print_whole(table, console)
     for claim in claims:
         spread = "" if claim["se"] is None else f" ± {claim['se']:.1f}"

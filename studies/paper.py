@@ -1,18 +1,18 @@
-"""Every figure and table of section IV, and studies of ours."""
+"""Studies of MNIST and digits: Fig. 2 of the paper, an ablation of its plan, and a map of when a plan pays."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable
+import re
 from dataclasses import replace
-from functools import partial
 from itertools import product
+from pathlib import Path
 
-from adelfl.errors import ConfigError
-from adelfl.experiments import beyond, cifar, leaderboard
-from adelfl.experiments.cifar import STATED as STATED
-from adelfl.experiments.cifar import TABLE_2 as TABLE_2
+import numpy as np
+from matplotlib.figure import Figure
+
+from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell, Claim, Study
+from studies.figures import draw_gain
 
 SALF_OVER_ALL = "salf[average_over=all]"
 ALL_METHODS = ("adel-paper", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle")
@@ -96,6 +96,24 @@ _ABLATION = replace(
     words=_PARTS,
 )
 
+
+def map_gains(outcome: StudyResults) -> dict[str, dict[tuple[int, int, float], tuple[float, float]]]:
+    """Points gained by adel over each baseline, by (devices, layers, depth)."""
+    gains: dict[str, dict[tuple[int, int, float], tuple[float, float]]] = {}
+    ours, *others = outcome.study.strategies
+    for baseline in others:
+        for cell in outcome.study.cells:
+            U, L, depth = map(int, re.findall(r"\d+", cell.key))
+            seen = outcome.difference(cell, ours, baseline)
+            error = 0.0 if np.isnan(seen.error) else seen.error
+            gains.setdefault(baseline, {})[U, L, depth / 100] = (seen.mean, error)
+    return gains
+
+
+def _map_picture(outcome: StudyResults, _: Path) -> dict[str, Figure]:
+    return {"map.png": draw_gain(map_gains(outcome), outcome.study.title)}
+
+
 _MAP_DEPTHS = (0.1, 0.15, 0.25, 0.35, 0.5, 0.7)
 _MAP_HIDDEN = {2: "[32]", 3: "[32,16]", 5: "[32,32,32,16]", 8: "[32,32,32,32,32,32,16]"}
 
@@ -118,29 +136,8 @@ _MAP = Study(
     strategies=("adel-paper", "salf", "drop"),
     tuning=("data.validation=0.2", "training.evaluations=10"),
     tuning_seeds=2,
-    drawing="map",
+    drawing=None,
+    pictures=_map_picture,
 )
 
-_SCALED: dict[str, Callable[[str], Study]] = {
-    "cifar-vgg11": partial(cifar.deep, "vgg11"),
-    "cifar-vgg13": partial(cifar.deep, "vgg13"),
-    **{name: partial(cifar.robust, name) for name in cifar.ROBUST},
-    "table-2": cifar.table_2,
-    "table-2-batch16": cifar.table_2_batch_16,
-    **{name: partial(leaderboard.study, name) for name in leaderboard.NAMES},
-}
-_FIXED = {study.name: study for study in (_MNIST_MLP, _MNIST_CNN, _ABLATION, _MAP)} | beyond.STUDIES
-
-NAMES = ("mnist-mlp", "mnist-cnn", *_SCALED, "ablation", "map", *beyond.STUDIES)
-"""Names of studies for :func:`find_study`, in the paper's order; from "ablation" on they are ours."""
-
-
-def find_study(name: str, scale: str = "cpu") -> Study:
-    """Return a study by its name, at the size of a laptop ("cpu") or of the paper ("full")."""
-    if name in _FIXED:
-        return _FIXED[name]
-    if name in _SCALED:
-        return _SCALED[name](scale)
-    near = difflib.get_close_matches(name, NAMES, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(NAMES)}, all"
-    raise ConfigError(f"study {name!r} is not known; {hint}")
+STUDIES = {study.name: study for study in (_MNIST_MLP, _MNIST_CNN, _ABLATION, _MAP)}

@@ -1,5 +1,7 @@
 """Tables of the documentation, generated from the results' CSV files between comments that name them.
 
+``python -m studies.page PAGE.md…`` fills the pages from docs/results, or from the folder of ``--results``.
+
 <!-- results: mnist-mlp -->                                final accuracies of a study: a row per cell
 <!-- claims: mnist-mlp -->                                 and its verdicts
 <!-- gains: map -->                                        points gained, by how often the first layer starves
@@ -14,6 +16,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import math
@@ -23,13 +26,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adelfl.experiments.catalogue import STATED, TABLE_2, find_study
-from adelfl.experiments.leaderboard import LEVEL, METHODS, SELF_PACED
-from adelfl.experiments.regime import CEILINGS, depth_by_seed, fit_regime
+from adelfl.atomic import write_output
 from adelfl.experiments.results import Final, StudyResults, Verdict
 from adelfl.experiments.study import Cell
 from adelfl.report.comparison import plus_minus
 from adelfl.theory.participation import deadline_for_depth, survival
+from studies import find_study
+from studies.cifar import STATED, TABLE_2
+from studies.leaderboard import LEVEL, METHODS, SELF_PACED, finished
+from studies.paper import map_gains
+from studies.regime import CEILINGS, depth_by_seed, fit_regime
 
 _MARKED = re.compile(
     r"(<!-- (results|claims|gains|headline|goals|regime|winners|board): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL
@@ -110,6 +116,8 @@ def results_table(outcome: StudyResults) -> str:
     counts = {len(outcome.of(cell, word)) for cell in study.cells for word in study.strategies_of(cell)}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
     note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen)"
+    if not all(math.isnan(s.slowest) for _, summaries in tables for s in summaries):
+        note += "; after the semicolon: accuracy on the classes of the slowest tenth of the devices"
     if planned:
         lower, upper = study.gap
         note += f"; closed: of the gap between {lower} and {upper}, where it is {LEAST_GAP:g} points or more"
@@ -117,11 +125,12 @@ def results_table(outcome: StudyResults) -> str:
 
 
 def _with_notes(s: Final) -> str:
-    """Return mean ± standard error, the median if it is far, the chosen rate, and the number of broken runs."""
+    """Return mean ± standard error, the median if it is far, the chosen rate, broken runs, and the slowest tenth."""
     if math.isnan(s.mean):
         return ""
     broke = f", {s.broke} broke down" if s.broke else ""
-    return f"{plus_minus(s.mean, s.error)}{_skewed(s.mean, s.median)} ({s.rate:g}{broke})"
+    slowest = "" if math.isnan(s.slowest) else f"; {s.slowest:.1f}"
+    return f"{plus_minus(s.mean, s.error)}{_skewed(s.mean, s.median)} ({s.rate:g}{broke}){slowest}"
 
 
 def claims_table(outcome: StudyResults) -> str:
@@ -239,12 +248,6 @@ def board_table(outcome: StudyResults) -> str:
     return _markdown(rows) + note
 
 
-def finished(outcome: StudyResults) -> list[Cell]:
-    """Return the cells with as many seeds of every method."""
-    counts = {cell: {len(outcome.of(cell, word)) for word in outcome.study.strategies} for cell in outcome.study.cells}
-    return [cell for cell, seeds in counts.items() if len(seeds) == 1 and 0 not in seeds]
-
-
 def _chosen(outcome: StudyResults, cell: Cell, word: str) -> str:
     """Return the chosen rate, local steps, rounds and options in short."""
     run = outcome.of(cell, word)[0]
@@ -294,14 +297,10 @@ def _first_layer_empty(U: int, L: int, depth: float) -> float:
     return float(np.exp(U * survival(L, rate)[0][L - 1]))
 
 
-def map_gains(outcome: StudyResults) -> dict[str, dict[tuple[int, int, float], tuple[float, float]]]:
-    """Points gained by adel over each baseline, by (devices, layers, depth)."""
-    gains: dict[str, dict[tuple[int, int, float], tuple[float, float]]] = {}
-    ours, *others = outcome.study.strategies
-    for baseline in others:
-        for cell in outcome.study.cells:
-            U, L, depth = map(int, re.findall(r"\d+", cell.key))
-            seen = outcome.difference(cell, ours, baseline)
-            error = 0.0 if np.isnan(seen.error) else seen.error
-            gains.setdefault(baseline, {})[U, L, depth / 100] = (seen.mean, error)
-    return gains
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Fill the tables of pages from a folder of results.")
+    parser.add_argument("pages", nargs="+", type=Path)
+    parser.add_argument("--results", type=Path, default=Path("docs/results"))
+    arguments = parser.parse_args()
+    for path in arguments.pages:
+        write_output(path, fill_page(path.read_text(encoding="utf-8"), arguments.results))

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell, Study
+from adelfl.report.studies import draw_study
+from adelfl.report.time_series import evaluated
 
 PAPER = "adel-paper"
 STATIC = "adel[replan=false]"
@@ -117,6 +123,21 @@ _BELIEFS_STUDY = replace(
     seeds=10,
 )
 
+
+def _headline(outcome: StudyResults, _: Path) -> dict[str, Figure]:
+    """Draw accuracy against time at three depths, without variants of a plan; nothing if no run has a curve."""
+    keys = ("depth50-iid-constant", "depth25-iid-constant", "depth15-iid-constant")
+    titles = [cell.title for cell in outcome.study.cells if cell.key in keys]
+    panels = [
+        (title, evaluated([c for c in contenders if not c.name.startswith("adel[")]))
+        for title, contenders in outcome.contenders()
+        if title in titles
+    ]
+    if not all(contenders for _, contenders in panels):
+        return {}
+    return {"beyond-mnist-headline.png": draw_study(panels, outcome.study.title, deadlines=False)}
+
+
 _MNIST_STUDY = replace(
     _DIGITS_STUDY,
     name="beyond-mnist",
@@ -129,7 +150,7 @@ _MNIST_STUDY = replace(
     ),
     strategies=_STRATEGIES,
     gap=("salf", "oracle"),
-    headline=("depth50-iid-constant", "depth25-iid-constant", "depth15-iid-constant"),
+    pictures=_headline,
 )
 
 _CNN_STUDY = replace(
@@ -139,7 +160,7 @@ _CNN_STUDY = replace(
     changes=("data.name=mnist", "model.name=cnn", "training.evaluations=12", "data.test_samples=2000"),
     cells=(*_cells((0.15,), rates=("inverse",)), *_cells((0.25,), ("dir05",), ("inverse",))),
     tuning=("data.validation=0.16666667", "training.evaluations=10", "data.test_samples=1000"),
-    headline=(),
+    pictures=None,
 )
 
 _CIFAR_STUDY = replace(

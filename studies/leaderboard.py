@@ -11,7 +11,11 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell, Study
+from studies.figures import draw_board
 
 METHODS = (
     *("adel", "adel-paper", "salf", "drop", "wait", "heterofl"),
@@ -132,5 +136,27 @@ def study(name: str, _scale: str = "cpu") -> Study:
         ),
         tuning_seeds=3,
         finalists=3,
-        drawing="board",
+        drawing=None,
+        pictures=_board,
     )
+
+
+def finished(outcome: StudyResults) -> list[Cell]:
+    """Return the cells with as many seeds of every method."""
+    counts = {cell: {len(outcome.of(cell, word)) for word in outcome.study.strategies} for cell in outcome.study.cells}
+    return [cell for cell, seeds in counts.items() if len(seeds) == 1 and 0 not in seeds]
+
+
+def _board(_: StudyResults, folder: Path) -> dict[str, Figure]:
+    """Draw all leaderboards of a folder in one picture."""
+    columns = []
+    for name in NAMES:
+        if not (folder / f"{name}.csv").is_file():
+            continue
+        outcome = StudyResults.read(study(name), folder / name)
+        for cell in finished(outcome):
+            fleet, data, time = cell.title.split(", ")
+            summaries = {word: outcome.summary(cell, word) for word in outcome.study.strategies}
+            scores = {word: (s.mean, s.error) for word, s in summaries.items()}
+            columns.append((f"{outcome.study.title.partition(',')[0]}, {fleet}, {data}", time, scores))
+    return {"leaderboard.png": draw_board(columns, REFERENCES)} if columns else {}

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell, Claim, Study
+from studies.figures import draw_regime
+from studies.regime import fit_regime
 
 _BASELINES = ("salf", "drop", "wait")
 _STATED = ("adel-paper", "adel", *_BASELINES)
@@ -154,6 +160,13 @@ def _table_2_claims(prefix: str, *budgets: int) -> tuple[Claim, ...]:
     )
 
 
+def _regime_picture(outcome: StudyResults, _: Path) -> dict[str, Figure]:
+    """Draw the misfit of the baselines against the depth."""
+    fit, title = fit_regime(outcome, TABLE_2), "Table II: depth inferred from the accuracy of its baselines"
+    drawn = draw_regime(fit.depth, fit.misfit, fit.curves, fit.points, stated=STATED, title=title)
+    return {"table-2-regime.png": drawn}
+
+
 def table_2(scale: str) -> Study:
     """Return four budgets in the inferred regime, two in the stated one, and a smaller one to fit the regime with."""
     changes, rounds = _setting("vgg11", scale, "iid")
@@ -188,6 +201,7 @@ def table_2(scale: str) -> Study:
         seeds=3,
         tuning=_tuning(scale, rounds),
         drawing="dots",
+        pictures=_regime_picture,
     )
 
 
@@ -202,4 +216,5 @@ def table_2_batch_16(scale: str) -> Study:
         cells=tuple(replace(cell, seeds=None) for cell in table.cells[:1]),
         claims=_table_2_claims("T", 1200),
         seeds=2,
+        pictures=None,
     )
