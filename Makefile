@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo dist docs flower-demo test test-slow lint bench reproduce clean help
+.PHONY: demo dist docs flower-demo pages test test-slow lint bench reproduce clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ ADELFL_DATA ?= $(wildcard ../shared/data)
 
 reproduce: $(READY) ## reproduce the paper's experiments at cpu scale (hours; continues where it stopped)
 	$(if $(ADELFL_DATA),ADELFL_DATA='$(ADELFL_DATA)') $(BIN)/adelfl reproduce all --out docs/results
+	@$(MAKE) pages
+
+pages: $(READY) ## fill the tables of the documentation from docs/results
 	$(BIN)/python -m studies.page README.md docs/reproduction.md docs/beyond.md docs/leaderboard.md
 
 clean: ## remove .venv, caches and built files

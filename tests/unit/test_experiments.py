@@ -302,6 +302,25 @@ def test_json_is_all_that_is_printed(tmp_path, monkeypatch):
         assert (tmp_path / "results" / f"tiny{ending}").stat().st_size > 0
 
 
+def test_a_study_of_the_users_own_is_named_by_its_import_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = typed("reproduce", "examples.own_study:STUDY", "--seeds", "1", "--jobs", "1", "--set", "training.rounds=3")
+    assert done.code == 0
+    assert "adel ends above salf" in done.out
+    assert (tmp_path / "results" / "own-study.png").stat().st_size > 0
+    done = typed("reproduce", "json:loads")
+    assert done.code == 2
+    assert "must be an adelfl.experiments.study.Study" in done.err
+
+
+def test_without_a_package_of_studies_the_message_says_where_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("adelfl.cli.reproduce.find_spec", lambda name: None)
+    done = typed("reproduce", "table-2")
+    assert done.code == 2
+    assert "run this in a clone of adelfl's repository" in done.err
+
+
 def test_a_mistake_in_the_name_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = typed("reproduce", "table-3")

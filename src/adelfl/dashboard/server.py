@@ -90,12 +90,12 @@ def build(
 
 
 class Follower:
-    """Keeps track of what was sent to a viewer, who follows the rows of the ``picked`` runs."""
+    """Keeps track of the events that were sent to a viewer, who follows the rows of some runs."""
 
-    def __init__(self, index: RunIndex, picked: list[str]) -> None:
+    def __init__(self, index: RunIndex, runs: list[str]) -> None:
         self.index = index
         self._cards: dict[str, Card] | None = None
-        self._places: dict[str, tuple[int, int, str | None] | None] = dict.fromkeys(picked, (-1, 0, None))
+        self._places: dict[str, tuple[int, int, str | None] | None] = dict.fromkeys(runs, (-1, 0, None))
 
     def news(self) -> list[tuple[str, object]]:
         """Return the events since the last call: ``runs``, ``run``, ``rows`` (appended to a run), ``gone``."""

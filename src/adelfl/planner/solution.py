@@ -17,7 +17,7 @@ Method = Literal["exact", "trust-region"]
 Objective = Literal["paper", "tight"]
 
 _SAMPLED_ROUNDS = 16
-_PART = {"paper": "plannable part of the bound", "tight": "noise that training is left with"}
+_PART = {"paper": "plannable part of the bound", "tight": "noise of training"}
 
 
 @dataclass(frozen=True)
