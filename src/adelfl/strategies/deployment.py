@@ -32,7 +32,6 @@ from adelfl.strategies.reports import Reports
 from adelfl.strategies.rounds import RoundStrategy
 
 _MARGIN = 1.1  # times the longest time that the server took between two rounds
-_RESTED = 3  # rounds that a device may sit out before the method plans again
 _SAVED = 0.1  # share of the planned time that must be saved for a new plan
 _WORTH_WHILE = 1.5  # a round lasts at least this many times a median device's lag
 _GUESSED_ROUNDS = 10  # until a plan chooses their number
@@ -97,7 +96,6 @@ class Deployment(Strategy):
         self.between = 0.0  # seconds that the server needs between two rounds
         self._rounds, self._t = rounds or _GUESSED_ROUNDS, 0
         self._first = 0  # the round, from 0, at which the present plan begins
-        self._rested: dict[int, int] = {}  # consecutive rounds that each device sat out
         self._served = np.empty(0, dtype=np.int64)  # devices that the present plan has time for
         self._contributions = Contributions(layers)
         self._closed, self._patience = 0.0, math.nan
@@ -213,11 +211,7 @@ class Deployment(Strategy):
         cutoff = view.left - self.between if self._waits else tasks.cutoff * left / meant
         stop = np.full(u.size, np.inf) if self._waits else cutoff - self.beliefs.outside(u)
         works = (tasks.batch > 0) & (stop > self.beliefs.setup(u))
-        for device in u[works].tolist():
-            self._rested[device] = 0
-        for device in u[~works].tolist():
-            self._rested[device] = self._rested.get(device, 0) + 1
-            self.beliefs.rest(device)
+        self._reports.rest(u, works)
         batch, pace = np.where(works, tasks.batch, 0), self.beliefs.pace(u, self.layers)
         if self.given_steps is None:  # time to spare goes into steps; larger batches of as many steps gain little
             batch = np.minimum(batch, self.batch)
@@ -247,10 +241,8 @@ class Deployment(Strategy):
         assert self.beliefs is not None
         if self.method is None or self.method.problem.devices < self.beliefs.size or self._t >= self._rounds:
             return True
-        if any(rested >= _RESTED for rested in self._rested.values()):
-            return True
-        if self.method.self_paced:
-            return False
+        if self._reports.neglects or self.method.self_paced:
+            return self._reports.neglects
         left = self._time_for(view)
         if self.given_rounds is None and (self.beliefs.upload(self._served) * (self._rounds - self._t) >= left).any():
             return True
@@ -278,7 +270,7 @@ class Deployment(Strategy):
                     return False  # keep the old plan
         method.inherit(self.method, self.beliefs)
         self.method, self._first, self._rounds = method, self._t, self._t + method.rounds
-        self._rested = {}
+        self._reports.sat_out.clear()
         self._served = np.flatnonzero(upload * method.rounds < self._time_for(view, method.rounds))
         if self.given_rounds and rounds < requested:
             self.tell(

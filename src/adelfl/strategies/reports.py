@@ -6,20 +6,36 @@ import math
 
 import numpy as np
 
+from adelfl.array_types import Bools, Ints
 from adelfl.planner.beliefs import Beliefs, Timing
 from adelfl.strategies.actions import Arrivals, Late
+
+_MOST_RESTS = 3  # rounds in a row that a device may sit out before a plan neglects it
 
 
 class Reports:
     """Estimates of devices that are known by their reports only.
 
     ``steps`` are the local steps of the opening round. There are no ``beliefs`` until the first device has answered,
-    which then stands for all.
+    which then stands for all. ``sat_out`` counts the rounds in a row that each device has sat out.
     """
 
     def __init__(self, layers: int, steps: int) -> None:
         self.layers, self.steps = layers, steps
         self.beliefs: Beliefs | None = None
+        self.sat_out: dict[int, int] = {}
+
+    @property
+    def neglects(self) -> bool:
+        """Whether some device has sat out so many rounds that a new plan should look at it again."""
+        return max(self.sat_out.values(), default=0) >= _MOST_RESTS
+
+    def rest(self, devices: Ints, works: Bools) -> None:
+        """Note which devices of a round work; durations of those that sit out are forgotten slowly."""
+        for u, busy in zip(devices.tolist(), works.tolist(), strict=True):
+            self.sat_out[u] = 0 if busy else self.sat_out.get(u, 0) + 1
+            if not busy and self.beliefs is not None:
+                self.beliefs.rest(u)
 
     def first(self, event: Arrivals) -> None:
         """Learn from the answer of one device in the opening round."""
