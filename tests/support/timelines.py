@@ -17,6 +17,7 @@ from adelfl.simulation.engine import simulate
 
 FOLDER = Path(__file__).parents[1] / "fixtures"
 COMMON = ("data.name=digits", "training.rounds=10", "training.evaluations=2", "model.hidden=[16,8]", "fleet.devices=12")
+COMMON += ("server.step=sgd",)
 STRATEGIES = ("wait", "drop", "salf", "salf[average_over=all]", "heterofl", "adel-paper", "adel", "oracle")
 WORLDS = {
     "plain": ("training.depth=0.4",),

@@ -39,6 +39,7 @@ def build_experiment(config: RunFile) -> Experiment:
     from adelfl.training.engines import LocalWork
 
     t, seed, server = config.training, config.training.seed, config.server.model_dump()
+    step = server.pop("step")
     dataset, partition = build_data(config)
     model, layers = _network(config, dataset)
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
@@ -82,7 +83,7 @@ def build_experiment(config: RunFile) -> Experiment:
         evaluations=t.evaluations,
         oversample=t.oversample,
         codec=t.codec,
-        server_step=ServerStep(server.pop("step"), **server),
+        server_step=ServerStep(kind.server_step if step == "auto" else step, **server),
         world=World(
             fleet,
             seed,

@@ -200,7 +200,7 @@ class StrategySection(Section):
 class ServerSection(Section):
     """[server]: the step with the merged updates."""
 
-    step: ServerStepName = "sgd"
+    step: ServerStepName | Literal["auto"] = "auto"
     lr: Positive | None = None
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.99, ge=0, lt=1)

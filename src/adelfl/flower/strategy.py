@@ -33,7 +33,7 @@ from adelfl.records.schema import RunInfo
 from adelfl.runtime.run import Record
 from adelfl.runtime.server_step import ServerStep
 from adelfl.seeds import rng_for
-from adelfl.strategies import BUILT_IN
+from adelfl.strategies import BUILT_IN, find_strategy
 from adelfl.strategies import Strategy as Method
 from adelfl.strategies.deployed import deployed
 from adelfl.updates import Shape
@@ -79,8 +79,9 @@ class DeadlineStrategy(Strategy):
     """Options of the method, such as ``{"correction": "none"}``."""
     constants: Constants | None = None
     """Constants of the bound; by default estimated in the opening round."""
-    server_step: str | ServerStep = "sgd"
-    """Server step for merged changes: "sgd" as in the paper, "momentum", "adagrad", "adam", "yogi", "average"."""
+    server_step: str | ServerStep = "auto"
+    """Server step for merged changes: "sgd" as in the paper, "momentum", "adagrad", "adam", "yogi" or "average"; by
+    default that of the method."""
     min_reports: int = 1
     """A round in which fewer nodes deliver something is abandoned: the model stays as it is."""
     norm_limit: float = 10.0
@@ -130,7 +131,8 @@ class DeadlineStrategy(Strategy):
         self.plan_options = dict(self.plan_options or {})
         self.budget, self.learning_rate = float(self.budget), as_learning_rate(self.learning_rate)
         if not isinstance(self.server_step, ServerStep):
-            self.server_step = ServerStep(self.server_step)  # type: ignore[arg-type]
+            own = self.server_step == "auto"
+            self.server_step = ServerStep(find_strategy(self.method).server_step if own else self.server_step)
 
     @property
     def run(self) -> FlowerRun:

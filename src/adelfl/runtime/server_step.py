@@ -7,17 +7,32 @@ Reddi et al., "Adaptive federated optimization", ICLR 2021: −Δ is a pseudo-gr
     adagrad    v ← v + Δ²,                     w ← w + lr Δ/(√v + τ)
     adam       m ← β₁ m + (1−β₁) Δ,  v ← β₂ v + (1−β₂) Δ²,               w ← w + lr m/(√v + τ)
     yogi       as adam, but v ← v − (1−β₂) Δ² sign(v − Δ²)
-    average    as sgd; evaluated and returned is  w̄ ← β₁ w̄ + (1−β₁) w,  divided by 1 − β₁ⁿ after n merges
+    average    as sgd; evaluated and returned is an average w̄_H of the last iterates, or w itself
 
 v of adagrad, adam and yogi starts at τ². Works on arrays of NumPy and on tensors of torch alike. The state is a
 dictionary of them, which a checkpoint keeps.
+
+**The average.** A mean of the last iterates removes their noise, but it lags behind while the weights still move in one
+direction. The changes show which effect is larger: −Δ is proportional to an estimate of the gradient at w, so Δᵀ(w − w̄)
+is negative on average if the loss falls from w towards w̄, and positive if it rises. (Pflug, "Non-asymptotic confidence
+bounds for stochastic approximation algorithms", 1990, tests with such products whether SGD has become stationary.) The step
+keeps means over about the last 1/65, 1/17, 1/5 and 1/2 of the n iterates so far, for γ = 64, 16, 4 and 1:
+
+    w̄_γ ← w̄_γ + (γ + 1)/(n + γ) (w − w̄_γ),        s_γ ← s_γ + (Δᵀ(w − w̄_γ) − s_γ)/min(n − 1, 10)
+
+It returns w itself if no s_γ is negative, and otherwise the shortest mean with s_γ ≤ ½ min s: longer ones gain little more,
+and lag further behind.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from adelfl.errors import ConfigError
 
@@ -29,19 +44,23 @@ Array = Any
 State = dict[str, Array]
 
 _RATES: dict[str, float] = {"sgd": 1.0, "momentum": 1.0, "adagrad": 0.1, "adam": 0.01, "yogi": 0.01, "average": 1.0}
-_AVERAGE, _COUNT = "average.", "average"
+_DECAYS = (64, 16, 4, 1)
+"""γ of each mean, the shortest one first."""
+_MEMORY = 10
+"""Merges in the running mean of s_γ."""
+_LAG, _SLOPES, _COUNT = "lag.", "slopes", "merges"
 
 
 @dataclass(frozen=True)
 class ServerStep:
     """One way to move the weights."""
 
-    name: ServerStepName = "sgd"
+    name: str = "sgd"
     """The rule."""
     lr: float | None = None
     """Server learning rate; None for the default of the method."""
     beta1: float = 0.9
-    """Momentum, and memory of the average."""
+    """Momentum."""
     beta2: float = 0.99
     """Decay of the second moment."""
     tau: float = 1e-3
@@ -77,21 +96,19 @@ class ServerStep:
             What the step remembers; changed in place.
         """
         rate, plain = self.rate, self.name in ("sgd", "average")
+        if self.name == "average":
+            _follow(weights, change, rate, state)
         for name, delta in change.items():
             step, w = delta if plain else self._direction(name, delta, state), weights[name]
             w += step if rate == 1.0 else rate * step
-        if self.name == "average":
-            state[_COUNT] = state.get(_COUNT, 0) + 1
-            for name, w in weights.items():
-                old = state.get(_AVERAGE + name, 0.0)
-                state[_AVERAGE + name] = self.beta1 * old + (1.0 - self.beta1) * w
 
     def shown(self, weights: Mapping[str, Array], state: State) -> Mapping[str, Array]:
-        """Return the weights to evaluate and to hand out: the iterate, or the average of the iterates."""
-        if _COUNT not in state:
+        """Return the weights to evaluate and to hand out: the iterate, or an average of the iterates."""
+        slopes = state.get(_SLOPES)
+        if slopes is None or not slopes.min() < 0.0:
             return weights
-        corrected = 1.0 - self.beta1 ** int(state[_COUNT])
-        return {name: state[_AVERAGE + name] / corrected for name in weights}
+        shortest = next(k for k, slope in enumerate(slopes) if slope <= 0.5 * slopes.min())
+        return {name: w - state[_LAG + name][shortest].reshape(w.shape) for name, w in weights.items()}
 
     def _direction(self, name: str, delta: Array, state: State) -> Array:
         """Return what the server's learning rate multiplies, and update the moments of a parameter."""
@@ -110,3 +127,25 @@ class ServerStep:
         if self.name != "adagrad":
             state[m] = delta = self.beta1 * state.get(m, 0.0) + (1.0 - self.beta1) * delta
         return delta / (state[v] ** 0.5 + self.tau)
+
+
+def _follow(weights: Mapping[str, Array], change: Mapping[str, Array], rate: float, state: State) -> None:
+    """Update w − w̄_γ and s_γ of each mean, for weights that are about to move by a multiple of a change."""
+    n = state[_COUNT] = int(state.get(_COUNT, 0)) + 1
+    keep, products = [(n - 1.0) / (n + decay) for decay in _DECAYS], 0.0
+    for name, w in weights.items():
+        if (lag := state.get(_LAG + name)) is None:
+            lag = state[_LAG + name] = _like(w, np.zeros((len(_DECAYS), math.prod(w.shape))))
+        if name in change:
+            delta = change[name].reshape(-1)
+            products = products + lag @ delta
+            lag += delta if rate == 1.0 else rate * delta
+        lag *= _like(w, np.array(keep)[:, None])
+    if n > 1:
+        slopes = state.get(_SLOPES, 0.0)
+        state[_SLOPES] = slopes + (products - slopes) / min(n - 1, _MEMORY)
+
+
+def _like(array: Array, values: NDArray[np.float64]) -> Array:
+    """Return values as an array of the same kind and type as another."""
+    return values.astype(array.dtype) if isinstance(array, np.ndarray) else array.new_tensor(values)

@@ -23,6 +23,7 @@ from adelfl.runtime.codec import Uploads, find_codec
 from adelfl.runtime.controls import Controls
 from adelfl.runtime.loop import Loop, Step
 from adelfl.runtime.run import ModelHost, Record, Run
+from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.backend import Learner, Simulated, TrainingError
 from adelfl.simulation.evaluation import Evaluation
 from adelfl.simulation.experiment import Experiment
@@ -91,7 +92,7 @@ class Simulation(ModelHost):
     """The model of an experiment, and the world in which it is trained."""
 
     def __init__(self, experiment: Experiment) -> None:
-        super().__init__(experiment.server_step)
+        super().__init__(experiment.server_step or ServerStep(experiment.strategy.server_step))
         e = experiment
         self.checkpoint_seconds = _CHECKPOINT_SECONDS
         s, self.strategy = e.strategy.problem, deepcopy(e.strategy)  # it learns; an experiment can be run again

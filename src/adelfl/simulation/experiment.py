@@ -46,8 +46,8 @@ class Experiment:
     oversample: bool = False
     """Whether a batch may be larger than the data of its device, whose samples then repeat. By default a larger batch
     is cut to the device's data, and its time is that of the smaller batch."""
-    server_step: ServerStep = field(default_factory=ServerStep)
-    """What the server does with merged changes; by default it adds them, as in the paper."""
+    server_step: ServerStep | None = None
+    """What the server does with merged changes; by default the strategy's own step."""
     codec: str | Codec = "none"
     """What uploads are turned into: "none", "half", "top-k[share=0.01]", "qsgd[bits=4]", "terngrad", or a codec of your
     own. The world's uploads are those of a plain model, and take as much less time as they become smaller."""

@@ -47,6 +47,7 @@ class Adel(ByPrecision):
     """
 
     name = "adel"
+    server_step = "average"
 
     def __init__(
         self, problem: Problem, *, schedule: Schedule | None = None, replan: bool = True, weigh: Weigh = "data"

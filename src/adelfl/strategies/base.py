@@ -27,6 +27,8 @@ class Strategy(ABC):
     """Name on the command line."""
     submodels: ClassVar[tuple[float, ...]] = ()
     """Widths of the submodels that may be assigned to devices; empty if they train the whole model."""
+    server_step: ClassVar[str] = "sgd"
+    """Default server step of the method."""
     unhurried: ClassVar[bool] = False
     """Whether the method is simulated in a world where every device delivers everything by the deadline."""
     clairvoyant: ClassVar[bool] = False
