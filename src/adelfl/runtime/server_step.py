@@ -14,14 +14,14 @@ dictionary of them, which a checkpoint keeps.
 
 **The average.** A mean of the last iterates removes their noise, but it lags behind while the weights still move in one
 direction. The changes show which effect is larger: −Δ is proportional to an estimate of the gradient at w, so Δᵀ(w − w̄)
-is negative on average if the loss falls from w towards w̄, and positive if it rises. (Pflug, "Non-asymptotic confidence
-bounds for stochastic approximation algorithms", 1990, tests with such products whether SGD has become stationary.) The step
-keeps means over about the last 1/65, 1/17, 1/5 and 1/2 of the n iterates so far, for γ = 64, 16, 4 and 1:
+is negative on average if the loss falls from w towards w̄, and positive if it rises. Pflug (1990, Monatshefte für
+Mathematik 110) tests with such products whether SGD has become stationary. The step keeps means over about the last
+1/65, 1/17, 1/5 and 1/2 of the n iterates so far, for γ = 64, 16, 4 and 1:
 
     w̄_γ ← w̄_γ + (γ + 1)/(n + γ) (w − w̄_γ),        s_γ ← s_γ + (Δᵀ(w − w̄_γ) − s_γ)/min(n − 1, 10)
 
-It returns w itself if no s_γ is negative, and otherwise the shortest mean with s_γ ≤ ½ min s: longer ones gain little more,
-and lag further behind.
+It returns w itself if no s_γ is negative, and otherwise the shortest mean with s_γ ≤ ½ min s. Longer means gain little
+more, and lag further behind.
 """
 
 from __future__ import annotations
