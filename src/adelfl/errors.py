@@ -20,7 +20,7 @@ class InfeasibleBudgetError(AdelError):
     plan, or None if it is unknown.
     """
 
-    def __init__(self, message: str, *, binding: str, smallest_budget: float | None) -> None:
+    def __init__(self, message: str, *, binding: str, smallest_budget: float | None = None) -> None:
         super().__init__(message)
         self.binding = binding
         self.smallest_budget = smallest_budget

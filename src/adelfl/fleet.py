@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adelfl.array_types import Bools, Floats, Ints
+from adelfl.array_types import Bools, Floats, Ints, select
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 from adelfl.tables import numbers, read_csv
@@ -171,5 +172,4 @@ class Fleet:
 
     def subset(self, keep: Bools) -> Fleet:
         """Return the groups where ``keep`` is true."""
-        arrays = {f.name: value[keep] for f in fields(self) if isinstance(value := getattr(self, f.name), np.ndarray)}
-        return replace(self, **arrays, names=tuple(name for name, kept in zip(self.names, keep, strict=False) if kept))
+        return replace(select(self, keep), names=tuple(compress(self.names, keep)))

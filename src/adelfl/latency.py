@@ -57,8 +57,7 @@ class LatencyModel(Protocol):
 
 def of_devices(latency: LatencyModel, devices: Ints) -> LatencyModel:
     """Return the latency model of some devices (numbers from 0); one without a method for that is the same for all."""
-    own: LatencyModel = latency.of_devices(devices) if hasattr(latency, "of_devices") else latency
-    return own
+    return latency.of_devices(devices) if hasattr(latency, "of_devices") else latency
 
 
 def work_of(latency: LatencyModel, z: Ints, layers: int, when: str = "a plan") -> Floats:
@@ -153,13 +152,12 @@ class GammaLayers:
         return GammaLayers(float(np.sqrt(np.mean(np.square(self.spread)))))
 
     def _shape(self) -> Floats:
-        return np.asarray(np.maximum(self.spread, _STEADY) ** -2.0)
+        return np.maximum(self.spread, _STEADY) ** -2.0
 
     def layer_times(self, rng: np.random.Generator, mean: Floats, steps: int, layers: int) -> Floats:
         """Draw independent gamma durations."""
         shape = np.broadcast_to(self._shape(), mean.shape)[:, None]
-        times: Floats = mean[:, None] * rng.standard_gamma(shape, (mean.size, steps)) / shape
-        return times
+        return mean[:, None] * rng.standard_gamma(shape, (mean.size, steps)) / shape
 
     def upload_times(self, rng: np.random.Generator, upload: Floats, layers: int) -> Floats:
         """Return B_u."""
@@ -250,7 +248,7 @@ class Latency:
     def _uploads(self, upload: Floats, uniform: Floats, share: Floats | None) -> Floats:
         if share is not None:
             upload, uniform = upload[..., None] * share, uniform[..., None]
-        return np.asarray(upload * self.upload.quantile(uniform), dtype=np.float64)
+        return upload * self.upload.quantile(uniform)
 
     def delivery(self, mean: Floats, upload: Floats, deadline: ArrayLike, layers: int) -> Floats:
         """Return probabilities from a table of the times of 1, 2, … L layers, averaged over the upload times."""

@@ -174,8 +174,7 @@ class Beliefs:
     def compute(self, u: Ints) -> Floats:
         """Return the posterior mean of P_u of some devices."""
         k = self.firmness
-        mean: Floats = (k + self._layers[u]) / (k / (self.faster * self.first_compute[u]) + self._exposure[u])
-        return mean
+        return (k + self._layers[u]) / (k / (self.faster * self.first_compute[u]) + self._exposure[u])
 
     def upload(self, u: Ints) -> Floats:
         """Return B_u of some devices: everything that is not computing."""

@@ -64,7 +64,7 @@ def scales(problem: Problem) -> tuple[float, float]:
 
 def _worth(steps: Floats, natural: float, own: float) -> Floats:
     """Return g(E) of several numbers of steps, for W_1 and h."""
-    return np.asarray(steps / (1.0 + steps / ((1.0 - own) * natural)), dtype=np.float64)
+    return steps / (1.0 + steps / ((1.0 - own) * natural))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ def _steps(problem: Problem, seconds: Floats | float) -> Floats:
     held = S if fleet.samples is None else np.minimum(S, fleet.samples)
     cost = (held + fleet.overhead_of()) * problem.layers * SPARE
     left = np.maximum(np.asarray(seconds, dtype=np.float64)[..., None] - fleet.upload, 0.0)
-    return np.asarray(fleet.compute * left / cost, dtype=np.float64)
+    return fleet.compute * left / cost
 
 
 def _best_rounds(problem: Problem, steps: int | None, natural: float, own: float, done: WorkDone) -> int:
@@ -144,7 +144,6 @@ def _best_rounds(problem: Problem, steps: int | None, natural: float, own: float
             f"devices together finish fewer than {least:.2g} batches of {problem.batch} samples; "
             "give more time, or a smaller batch",
             binding="the time of all devices together",
-            smallest_budget=None,
         )
     errors = _log_error(problem, R, steps, natural, own, done)
     return int(R[int(np.argmin(np.where(enough, errors, np.inf)))])

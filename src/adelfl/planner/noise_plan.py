@@ -15,13 +15,13 @@ may be better, and are taken then. One search finds x.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adelfl.array_types import Floats
+from adelfl.array_types import Floats, select
 from adelfl.errors import InfeasibleBudgetError
-from adelfl.latency import Exponential, LatencyModel, delivery_of, for_plans
+from adelfl.latency import LatencyModel, delivery_of, for_plans
 from adelfl.planner.problem import Problem
 from adelfl.planner.solution import Alternative, SittingOut, Solution, short_of_data
 from adelfl.schedule import round_up
@@ -51,12 +51,12 @@ class Population:
     """Probability that a device takes part in a round: it is drawn into the cohort, and available."""
     layers: int
     spread: GradientStats
-    memory: float = 1.0
+    memory: float
     """Rounds over which a lasting bias adds up."""
-    latency: LatencyModel = field(default_factory=Exponential)
-    samples: Floats | None = None
+    latency: LatencyModel
+    samples: Floats | None
     """Samples that a device holds, which its batches do not exceed; None for no bound."""
-    overhead: Floats | float = 0.0
+    overhead: Floats
     """s₀: cost of a step besides its samples."""
 
     @classmethod
@@ -78,10 +78,7 @@ class Population:
 
     def sending_within(self, seconds: float) -> Population:
         """Return the devices whose upload fits into the deadline."""
-        fits = self.B < seconds
-        kept = {key: getattr(self, key)[fits] for key in ("P", "B", "count", "chance")}
-        overhead = np.broadcast_to(self.overhead, self.P.shape)[fits]
-        return replace(self, **kept, samples=None if self.samples is None else self.samples[fits], overhead=overhead)
+        return select(self, self.B < seconds)
 
     def condensed(self, groups: int) -> Population:
         """Return an approximation with fewer groups, similar in speed and upload, with the mean of 1/P and of B."""
@@ -102,12 +99,10 @@ class Population:
         some = n > 0
 
         def mean(values: Floats) -> Floats:
-            means: Floats = np.bincount(label, self.count * values)[some] / n[some]
-            return means
+            return np.bincount(label, self.count * values)[some] / n[some]
 
         samples = None if self.samples is None else mean(self.samples)
-        P, B, chance = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance)
-        overhead = mean(np.broadcast_to(self.overhead, self.P.shape))
+        P, B, chance, overhead = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance), mean(self.overhead)
         return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples, overhead=overhead)
 
     def noise(self, T: Floats, m: Floats, nodes: int) -> Floats:
@@ -149,7 +144,7 @@ def plan_noise(problem: Problem, strict: bool) -> Solution:
     )
     if strict and sitting_out:
         name, reason = sitting_out[0].name, sitting_out[0].reason
-        raise InfeasibleBudgetError(f"{name} would sit out: {reason}", binding=reason, smallest_budget=None)
+        raise InfeasibleBudgetError(f"{name} would sit out: {reason}", binding=reason)
     schedule = problem.schedule(best.T, best.m, out)
     smallest = schedule.batch_sizes(int(np.argmin(best.T)))
     single = [f"one sample: {problem.fleet.name(i)}" for i in np.flatnonzero((smallest == 1) & ~out)[:1].tolist()]
@@ -196,7 +191,7 @@ def solve(population: Population, eta: Floats, budget: float, *, rho_c: float, u
     best = min(plans, key=lambda plan: plan.excess)
     if not np.isfinite(best.excess):
         binding = f"no device is expected to deliver anything in a round of {mean:.4g} s"
-        raise InfeasibleBudgetError(f"no plan: {binding}", binding=binding, smallest_budget=None)
+        raise InfeasibleBudgetError(f"no plan: {binding}", binding=binding)
     return best
 
 

@@ -84,5 +84,4 @@ def find_strategy(name: str) -> type[Strategy]:
         raise ConfigError(f"strategy {name!r} is abstract: it does not define {', '.join(unfinished)}")
     if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(f'strategy {name!r} has no name: give its class an attribute name = "..."')
-    strategy: type[Strategy] = kind
-    return strategy
+    return kind

@@ -9,13 +9,14 @@ event for all of them (``together``); an asynchronous method gets one event per 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from adelfl.array_types import Floats as Floats
 from adelfl.array_types import Ints as Ints
+from adelfl.array_types import select
 from adelfl.planner.beliefs import Timing
 from adelfl.theory.gradient_stats import GradientStats
 
@@ -69,12 +70,8 @@ class Tasks:
         return self.steps if isinstance(self.steps, int) else int(self.steps.max(initial=1))
 
     def only(self, some: Ints) -> Tasks:
-        """Return the part of the tasks that concerns the devices at some positions."""
-        per_device = ("devices", "batch", "steps", "width", "stop", "pace", "controls")
-        parts: dict[str, Any] = {
-            key: values[some] for key in per_device if isinstance(values := getattr(self, key), np.ndarray)
-        }
-        return replace(self, **parts)
+        """Return the tasks of the devices at some positions."""
+        return select(self, some)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class Adel(ByPrecision):
     """
 
     name = "adel"
+    schedule: Schedule
 
     def __init__(
         self, problem: Problem, *, schedule: Schedule | None = None, replan: bool = True, weigh: Weigh = "data"
@@ -59,7 +60,6 @@ class Adel(ByPrecision):
             problem.planned()  # refuses what no plan can be made for
         self.replan = replan and schedule is None
         self._given = schedule is not None
-        self._rounds = problem.rounds if schedule is None else schedule.rounds
         law = getattr(problem.latency, "law", None)
         variation = getattr(for_plans(problem.latency), "spread", 1.0) if law is None else law.variation
         self.beliefs: Beliefs = Beliefs(problem.compute, problem.upload, variation)
@@ -67,24 +67,9 @@ class Adel(ByPrecision):
         places = np.linspace(0, problem.devices - 1, min(problem.devices, _SAMPLE)).round().astype(np.int64)
         self._sample = by_speed[places]
         self._expected: Floats | None = None  # rounds in which some device delivers each layer
-        self._schedule = self._first_plan() if schedule is None else schedule
-        self._T = self._schedule.deadlines.copy()
-        self._m = None if self._schedule.m is None else np.broadcast_to(self._schedule.m, self._T.shape).copy()
-
-    @property
-    def label(self) -> str:
-        """Name what differs from the whole method."""
-        return self.labelled([] if self.replan else ["no replanning"])
-
-    @property
-    def schedule(self) -> Schedule:
-        """The plan before the first round."""
-        return self._schedule
-
-    @property
-    def rounds(self) -> int:
-        """R."""
-        return self._rounds
+        self.schedule = self._first_plan() if schedule is None else schedule
+        self._T = self.schedule.deadlines.copy()
+        self._m = None if self.schedule.m is None else np.broadcast_to(self.schedule.m, self._T.shape).copy()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -106,7 +91,7 @@ class Adel(ByPrecision):
         """Return the planned T_t, and batch sizes by rule B3 for the estimated speeds."""
         T = float(self._T[t])
         if self._m is None:
-            sizes = self._schedule.batch_sizes(t, self.problem.group[devices])
+            sizes = self.schedule.batch_sizes(t, self.problem.group[devices])
             return Orders(T, self.problem.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
         time, overhead, E = self._m[t] * P * (T - B) / T, self.problem.overhead[devices], self.problem.local_iterations
@@ -116,7 +101,7 @@ class Adel(ByPrecision):
         samples = np.maximum(1.0, np.floor(samples))
         takes_part = B < T
         if self._given:
-            takes_part &= ~self._schedule.sits_out[self.problem.group[devices]]
+            takes_part &= ~self.schedule.sits_out[self.problem.group[devices]]
         return Orders(T, self.problem.within_data(np.where(takes_part, samples, 0.0), devices), early=True)
 
     def absent(self, devices: Ints) -> Floats:
@@ -136,7 +121,7 @@ class Adel(ByPrecision):
         t, left = outcome.t + 1, outcome.left
         if self.replan:
             super().observe(outcome)
-        if t >= self._rounds or left <= 0:
+        if t >= self.rounds or left <= 0:
             return
         if self.looks_at(outcome.t):
             try:
@@ -173,7 +158,6 @@ class Adel(ByPrecision):
                     f"no plan: in {R} round{'s' if many else ''} and {s.budget:.4g} s even the last layer is expected "
                     f"to arrive {self._expected[-1]:.2g} times in all; give more time{', or plan fewer rounds' * many}",
                     binding="the time of all devices together",
-                    smallest_budget=None,
                 )
         return schedule
 

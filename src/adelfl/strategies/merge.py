@@ -29,7 +29,7 @@ def weighed(counts: Floats | Bools, progress: Progress) -> Floats:
 def normalised(weights: Floats | Ints) -> Floats:
     """Divide each layer's weights by their sum; a layer without any stays zero."""
     total = weights.sum(axis=0)
-    return np.asarray(weights / np.where(total > 0, total, 1.0), dtype=np.float64)
+    return weights / np.where(total > 0, total, 1.0)
 
 
 def average_of(chosen: Bools, progress: Progress) -> Floats:
@@ -57,7 +57,7 @@ def layerwise(progress: Progress, correction: Correction, average_over: AverageO
     """
     delivered = weighed(progress.delivered, progress)
     if average_over == "all":
-        return np.asarray(delivered / progress.z.size, dtype=np.float64)
+        return delivered / progress.z.size
     A = normalised(delivered)
     if correction == "none":
         return A

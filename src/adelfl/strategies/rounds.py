@@ -8,7 +8,7 @@ A synchronous method is a deadline rule, a batch rule and a U×L matrix A:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar, Literal
@@ -149,10 +149,6 @@ class RoundStrategy(Strategy):
     def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
         super().__init__(problem)
         self.weigh = check_choice("weigh", weigh, Weigh)
-
-    def labelled(self, words: Sequence[str]) -> str:
-        """Add equal weights to the label, unless they are the method's default."""
-        return super().labelled([*words, *(["equal weights"] if self.options.get("weigh") == "equally" else [])])
 
     @abstractmethod
     def orders(self, t: int, devices: Ints) -> Orders:

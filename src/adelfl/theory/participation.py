@@ -61,8 +61,7 @@ def _orders(L: int) -> tuple[Floats, Floats]:
 def delivery(L: int, rate: ArrayLike) -> Floats:
     """Return P(layer l is delivered) = 1 − Q(L+1−l, λ) for l = 1..L, shape rate.shape + (L,)."""
     log_Q, _ = survival(L, rate)
-    delivered: Floats = -np.expm1(log_Q[..., ::-1])
-    return delivered
+    return -np.expm1(log_Q[..., ::-1])
 
 
 def log_p_empty(L: int, rate: ArrayLike, count: ArrayLike = 1) -> Floats:
@@ -85,8 +84,7 @@ def log_p_empty(L: int, rate: ArrayLike, count: ArrayLike = 1) -> Floats:
 def p_empty_bound(L: int, x: ArrayLike, U: int) -> Floats:
     """Return Lemma 1's bound on p_t^l, Q(L+1−l, x)^U with x = T_t/m, shape x.shape + (L,)."""
     log_Q, _ = survival(L, x)
-    p: Floats = np.exp(U * log_Q[..., ::-1])
-    return p
+    return np.exp(U * log_Q[..., ::-1])
 
 
 def smallest_rate(L: int, U: int, p_limit: float = P_EMPTY_LIMIT) -> float:

@@ -137,8 +137,7 @@ def precision(batch: ArrayLike, spread: GradientStats, memory: float = 1.0) -> F
     """
     S = np.maximum(np.asarray(batch, dtype=np.float64), 1.0)[..., None]
     tiny = 1e-12 * np.maximum(spread.sigma2, 1e-300)
-    v: Floats = 1.0 / np.maximum(spread.sigma2 / S + memory * spread.zeta2, tiny)
-    return v
+    return 1.0 / np.maximum(spread.sigma2 / S + memory * spread.zeta2, tiny)
 
 
 def memory(eta: ArrayLike, rho_c: float) -> float:
