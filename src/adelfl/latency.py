@@ -23,7 +23,7 @@ from adelfl.theory import participation
 
 _TABLE_DRAWS, _TABLE_POINTS = 20_000, 400
 _UPLOAD_POINTS = 16
-_STEADY = 1e-3  # the least spread that is computed with: less is the same in practice
+_STEADY = 1e-3  # smaller spreads are raised to this, which makes no difference in practice
 _ROUNDING = 1e-9  # by which a probability may exceed 1
 
 
@@ -56,12 +56,12 @@ class LatencyModel(Protocol):
 
 
 def of_devices(latency: LatencyModel, devices: Ints) -> LatencyModel:
-    """Return the latency model of some devices (numbers from 0); one without a method for that is the same for all."""
+    """Return the latency model of some devices (numbers from 0): the model itself if it has no method for that."""
     return latency.of_devices(devices) if hasattr(latency, "of_devices") else latency
 
 
 def work_of(latency: LatencyModel, z: Ints, layers: int, when: str = "a plan") -> Floats:
-    """Return the work of z finished layers in mean layers, including forward passes; 1 each without a method for it."""
+    """Return the work of z finished layers in mean layers, including forward passes; z without a method for it."""
     if not hasattr(latency, "work"):
         return np.asarray(z, dtype=np.float64)
     return _checked(latency, "work", latency.work(z, layers), (z.shape,), when)
@@ -135,7 +135,7 @@ class Exponential:
 
 @dataclass(frozen=True, eq=False)
 class GammaLayers:
-    """Layer times of mean (S_u + s₀)/P_u that vary as much as each device's do, uploads that take exactly B_u.
+    """Layer times of mean (S_u + s₀)/P_u with a spread for each device, uploads that take exactly B_u.
 
     The time of k layers follows a gamma law of shape k/v². For v = 1 that is the paper's model.
     """
@@ -172,11 +172,11 @@ class GammaLayers:
 
 
 def of_fleet(latency: LatencyModel, spread: Floats | None) -> LatencyModel:
-    """Return the latency model of a fleet whose devices' layer times vary as much as given, shape (N,)."""
+    """Return the latency model of a fleet, with the spread of the layer times of each device, shape (N,)."""
     if spread is None or type(latency) is GammaLayers:
         return latency
     if type(latency) is not Exponential:
-        raise ConfigError("the devices' own spread needs the default latency model; leave out one of the two")
+        raise ConfigError("spreads of devices need the default latency model; remove the spreads or the latency model")
     return latency if np.all(spread == 1.0) else GammaLayers(spread)
 
 
@@ -187,7 +187,7 @@ def for_plans(latency: LatencyModel) -> LatencyModel:
 
 @dataclass(frozen=True, eq=False)
 class Latency:
-    """Layers of unequal cost, a forward pass, and other laws than the paper's."""
+    """Layers of unequal cost, a forward pass, and laws other than the paper's."""
 
     law: Law = field(default_factory=Law)
     """Law of the time of a layer."""
@@ -258,8 +258,8 @@ class Latency:
         share, T = self._upload_share(layers), np.asarray(deadline, dtype=np.float64)
         total = np.zeros((*np.broadcast_shapes(mean.shape, T.shape), layers))
         for one in uniform:
-            took = self._uploads(upload, np.full(upload.shape, one), share)
-            left = np.maximum(T[..., None] - (took if share is not None else took[..., None]), 0.0)
+            uploads = self._uploads(upload, np.full(upload.shape, one), share)
+            left = np.maximum(T[..., None] - (uploads if share is not None else uploads[..., None]), 0.0)
             total += self._finished(np.broadcast_to(left / mean[..., None], total.shape), layers)
         return total[..., ::-1] / uniform.size
 

@@ -61,7 +61,7 @@ class Schedule:
                 i = int(np.argmax(largest))
                 raise ConfigError(
                     f"{self.fleet.name(i)} would get batches of up to {largest[i]:.3g} samples, too many to count; "
-                    "give less time, or say how many samples devices hold (samples)"
+                    "give less time, or state the number of samples of each device (samples)"
                 )
 
     @classmethod

@@ -29,10 +29,10 @@ Batches = Literal["planned", "fixed", "proportional"]
 class AdelPaper(Salf):
     """SALF with planned deadlines and batch sizes; nothing else differs.
 
-    A plan made elsewhere (``schedule``) is kept to, and to its number of rounds; by default Problem 2 is solved for
-    the whole fleet. The other options tell what each half of the plan is worth. ``deadlines`` are planned T_t, or
-    T_max/R with ``"uniform"``. ``batches`` are planned m (with uniform deadlines: the best m for those),
-    ``"fixed"`` at the baselines' S, or ``"proportional"`` to speed: rule B3 with the m that makes S the mean.
+    A given ``schedule`` is followed, with its number of rounds; by default, Problem 2 is solved for the whole fleet.
+    The other options are for ablations. ``deadlines`` are planned T_t, or T_max/R with ``"uniform"``. ``batches`` are
+    planned m (with uniform deadlines: the best m for those), ``"fixed"`` at the baselines' S, or ``"proportional"`` to
+    speed: rule B3 with the m that makes S the mean.
     """
 
     name = "adel-paper"
@@ -77,7 +77,7 @@ class AdelPaper(Salf):
 
 
 def _part_of(solution: Solution, deadlines: Deadlines, batches: Batches) -> Schedule:
-    """Return the plan, or its deadlines or batch sizes beside those of the baselines."""
+    """Return the plan, with the deadlines or batch sizes of the baselines where the options say so."""
     schedule, problem = solution.schedule, solution.problem
     if deadlines == "uniform":
         T = np.full(schedule.rounds, solution.uniform.deadline)

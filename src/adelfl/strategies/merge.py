@@ -15,11 +15,11 @@ from adelfl.theory.gradient_stats import GradientStats
 Correction = Literal["unbiased", "none"]
 AverageOver = Literal["contributors", "all"]
 
-_LOOKS, _NEW = 10, 0.3  # times in a run that gradients are looked at, and the weight of each look
+_LOOKS, _NEW = 10, 0.3  # number of gradient estimates in a run, and the weight of a new one
 
 
 def weighed(counts: Floats | Bools, progress: Progress) -> Floats:
-    """Multiply rows by each device's amount of data, relative to the mean of the cohort."""
+    """Multiply the rows by the amount of data of each device, relative to the mean of the cohort."""
     if progress.amounts is None:
         return counts.astype(np.float64)
     relative = progress.amounts / progress.amounts.mean()
@@ -27,7 +27,7 @@ def weighed(counts: Floats | Bools, progress: Progress) -> Floats:
 
 
 def normalised(weights: Floats | Ints) -> Floats:
-    """Divide each layer's weights by their sum; a layer without any stays zero."""
+    """Divide the weights of each layer by their sum; a layer without weights stays zero."""
     total = weights.sum(axis=0)
     return weights / np.where(total > 0, total, 1.0)
 
@@ -79,14 +79,14 @@ class ByPrecision(RoundStrategy):
         super().__init__(problem, weigh=weigh)
         self.spread = problem.spread
         seen = problem.constants.spread
-        self._seen = problem.spread if seen is None else seen.completed(problem.spread)  # negative squares and all
+        self._seen = problem.spread if seen is None else seen.completed(problem.spread)  # with negative estimates
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """Return the merge by precision, with the present gradient statistics."""
         return by_precision(progress, self.spread, self._memory(t))
 
     def looks_at(self, t: int) -> bool:
-        """Return whether round t is one of ten, evenly spaced, whose gradients are looked at."""
+        """Return whether round t is one of ten, evenly spaced, that give gradient statistics."""
         return (t + 1) % max(1, math.ceil(self.rounds / _LOOKS)) == 0 and t + 1 < self.rounds
 
     def learn(self, spread: GradientStats) -> None:
