@@ -35,7 +35,7 @@ from adelfl.runtime.server_step import ServerStep
 from adelfl.seeds import rng_for
 from adelfl.strategies import BUILT_IN
 from adelfl.strategies import Strategy as Method
-from adelfl.strategies.deployed import deployed
+from adelfl.strategies.deployment import deployed
 from adelfl.strategies.deployment_planner import Settings
 from adelfl.updates import Shape
 

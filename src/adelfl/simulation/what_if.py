@@ -23,7 +23,7 @@ from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.history import History
 from adelfl.simulation.replica import Replica
 from adelfl.strategies.base import at_least_one
-from adelfl.strategies.deployed import deployed
+from adelfl.strategies.deployment import deployed
 from adelfl.strategies.deployment_planner import Settings
 from adelfl.theory.gradient_stats import GradientStats
 

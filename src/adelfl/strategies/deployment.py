@@ -10,22 +10,27 @@ left, so that delays do not move its end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from adelfl.errors import ConfigError
+from adelfl.fleet import Fleet
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.local_work import first_steps
+from adelfl.strategies import RoundStrategy, find_strategy
 from adelfl.strategies.actions import Actions, Arrivals, Event, Ints, Joined, Late, Merged, Started, Timer, View
-from adelfl.strategies.base import Strategy
+from adelfl.strategies.base import Strategy, check_options
 from adelfl.strategies.deployment_planner import DeploymentPlanner, Settings
 from adelfl.strategies.opening import POLL, Opening
 from adelfl.strategies.reports import Reports
-from adelfl.strategies.rounds import RoundStrategy
 
 _MARGIN = 1.1  # factor on the longest time that the server took between two rounds
+_MOST_DEVICES, _MOST_MERGES = 100_000, 1_000_000  # bounds for asynchronous methods, which need no numbers
 MOST_CORRECTION = 5.0
 """Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
 
@@ -196,3 +201,24 @@ class Deployment(Strategy):
         else:
             planner.add((event,))
         return replace(actions, merge=replace(actions.merge, A=(A,)))
+
+
+def deployed(name: str, options: Mapping[str, Any], settings: Settings) -> Strategy:
+    """Return a synchronous method that plans with estimates of the devices, or an asynchronous one.
+
+    ``options`` are those of the method.
+    """
+    kind = find_strategy(name)
+    check_options(kind, options)
+    own_world = kind.submodels or kind.unhurried or kind.clairvoyant or kind.control_variates
+    if why := kind.simulated_only or (own_world and "it needs more than real devices can do"):
+        raise ConfigError(f"method {name!r} runs in the simulator only: {why}")
+    if issubclass(kind, RoundStrategy):
+        return Deployment(partial(kind, **options), settings)
+    if settings.local_iterations is None:
+        raise ConfigError(f'method {name!r} needs a number of local_iterations, not "auto"')
+    if settings.fraction < 1:
+        raise ConfigError(f"method {name!r} keeps every node at work: fraction_train must be 1")
+    same = {key: getattr(settings, key) for key in ("layers", "budget", "learning_rate", "batch", "local_iterations")}
+    fleet = Fleet.of(1.0, 0.0, _MOST_DEVICES)  # speeds are not used
+    return kind(Problem(fleet, rounds=settings.rounds or _MOST_MERGES, **same), **options)

@@ -103,11 +103,6 @@ def expected_depth(L: int, rate: ArrayLike) -> Floats:
     return depth
 
 
-def starving_depth(L: int, U: int) -> float:
-    """Return the mean depth, as a share of L, below which U devices of one rate leave layer 1 empty too often."""
-    return float(expected_depth(L, smallest_rate(L, U)) / L)
-
-
 def mean_depth(
     L: int, T: float, compute: ArrayLike, upload: ArrayLike, batch: ArrayLike, count: ArrayLike = 1
 ) -> float:
@@ -126,8 +121,6 @@ def deadline_for_depth(
     """
     if not 0.0 < fraction < 1.0:
         raise ConfigError(f"depth fraction must lie strictly between 0 and 1, not {fraction!r}")
-    if np.any(np.asarray(batch) <= 0):
-        raise ConfigError("deadline_for_depth needs a positive batch size for every device")
 
     def shortfall(T: float) -> float:
         return mean_depth(L, T, compute, upload, batch, count) - fraction
