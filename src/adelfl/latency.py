@@ -71,8 +71,7 @@ def layer_times_of(
     latency: LatencyModel, rng: np.random.Generator, mean: Floats, steps: int, layers: int, when: str
 ) -> Floats:
     """Call :meth:`LatencyModel.layer_times`, and raise ConfigError if the durations of, say, "round 3" are invalid."""
-    times = latency.layer_times(rng, mean, steps, layers)
-    return _checked(latency, "layer_times", times, ((mean.size, steps),), when)
+    return _checked(latency, "layer_times", latency.layer_times(rng, mean, steps, layers), ((mean.size, steps),), when)
 
 
 def upload_times_of(latency: LatencyModel, rng: np.random.Generator, upload: Floats, layers: int, when: str) -> Floats:
@@ -147,10 +146,6 @@ class GammaLayers:
         """Return the model of some devices."""
         return self if np.ndim(self.spread) == 0 else GammaLayers(np.asarray(self.spread)[devices])
 
-    def typical(self) -> GammaLayers:
-        """Return the model with the root mean square of all spreads, for plans that put devices together."""
-        return GammaLayers(float(np.sqrt(np.mean(np.square(self.spread)))))
-
     def _shape(self) -> Floats:
         return np.maximum(self.spread, _STEADY) ** -2.0
 
@@ -181,8 +176,8 @@ def of_fleet(latency: LatencyModel, spread: Floats | None) -> LatencyModel:
 
 
 def for_plans(latency: LatencyModel) -> LatencyModel:
-    """Return the model that stands for all devices of a fleet."""
-    return latency.typical() if type(latency) is GammaLayers else latency
+    """Return one model for all devices of a fleet, with the root mean square of their spreads."""
+    return GammaLayers(float(np.sqrt(np.mean(np.square(latency.spread))))) if type(latency) is GammaLayers else latency
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +204,7 @@ class Latency:
         if not (np.isfinite(self.forward) and self.forward >= 0):
             raise ConfigError(f"latency.forward must be zero or more, not {self.forward!r}")
 
-    def _checked(self, key: str, layers: int) -> Floats:
+    def _per_layer(self, key: str, layers: int) -> Floats:
         values = getattr(self, key) or (1.0,) * layers
         if len(values) != layers:
             raise ConfigError(f"latency.{key} must be {layers} numbers, one per layer, not {len(values)}")
@@ -217,14 +212,14 @@ class Latency:
 
     def _costs(self, layers: int) -> Floats:
         """Return the costs of the backprop steps, last layer first, with mean 1."""
-        costs = self._checked("costs", layers)
+        costs = self._per_layer("costs", layers)
         return np.asarray(costs[::-1] / costs.mean(), dtype=np.float64)
 
     def _upload_share(self, layers: int) -> Floats | None:
         """Return the share of an upload of the last 1, 2, … L layers; None if all take B_u."""
         if not self.shares:
             return None
-        sizes = self._checked("shares", layers)[::-1]
+        sizes = self._per_layer("shares", layers)[::-1]
         return np.asarray(np.cumsum(sizes) / sizes.sum(), dtype=np.float64)
 
     def work(self, z: Ints, layers: int) -> Floats:

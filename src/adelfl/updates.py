@@ -14,6 +14,7 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -75,11 +76,7 @@ class Shape:
         sent = set(names)
         if unknown := sorted(_shown(name) for name in sent - self.parameters.keys()):
             raise UpdateRejected(Reason.unknown_parameter, f"{unknown[0]} is not a parameter of the model")
-        depth = 0
-        for layer in reversed(self.layers):
-            if not sent.issuperset(layer):
-                break
-            depth += 1
+        depth = len(list(takewhile(sent.issuperset, reversed(self.layers))))
         if extra := sent - {name for layer in self.layers[len(self.layers) - depth :] for name in layer}:
             raise UpdateRejected(
                 Reason.not_a_suffix, f"it contains {min(extra)!r}, but not all layers between it and the output"

@@ -64,12 +64,8 @@ class Timing:
 class Beliefs:
     """Estimates of N devices. The cost of a round does not depend on N.
 
-    Parameters
-    ----------
-    compute, upload : ndarray, shape (N,)
-        First estimates P_u⁰ and B_u⁰.
-    variation : float
-        Standard deviation of a layer's time over its mean; 1 for the paper's exponential times.
+    ``compute`` and ``upload`` are the first estimates P_u⁰ and B_u⁰, shape (N,), and ``variation`` is the standard
+    deviation of a layer's time over its mean: 1 for the paper's exponential times.
     """
 
     def __init__(self, compute: Floats, upload: Floats, variation: float = 1.0) -> None:
@@ -117,22 +113,11 @@ class Beliefs:
     ) -> None:
         """Update the estimates with one round.
 
-        Parameters
-        ----------
-        devices : ndarray of int
-            Devices that took part.
-        batch : ndarray
-            S_u, or S_u + s₀ where steps have an overhead; 0 for a device that sat out.
-        work : ndarray
-            Finished layers, in mean layers.
-        seconds : ndarray
-            Computing time of each device, until it finished or had to stop.
-        upload : ndarray
-            Duration of a whole upload; NaN where nothing arrived.
-        through : ndarray of bool
-            Whether each device finished everything.
-        silence : ndarray, optional
-            Probability that nothing arrives from a device that is present; by default that of exponential times.
+        ``batch`` is S_u, or S_u + s₀ where steps have an overhead, and 0 for a device that sat out. ``work`` counts the
+        finished layers in mean layers, and ``through`` says whether a device finished everything. ``seconds`` is its
+        computing time, until it finished or had to stop, and ``upload`` the duration of a whole upload, NaN if nothing
+        arrived. ``silence`` is the probability that nothing arrives from a device that is present; by default that of
+        exponential times.
         """
         here = (batch > 0) & (seconds > 0)
         u, S, z, s, B = devices[here], batch[here], work[here], seconds[here], upload[here]

@@ -85,20 +85,10 @@ def with_local_work(
     own: float = 0.0,
     done: WorkDone = NOTHING_DONE,
 ) -> Problem:
-    """Return the problem with the best number of rounds and local steps.
+    """Return the problem with the best number of rounds and local steps, in place of its own.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its own ``rounds`` and ``local_iterations`` are not used.
-    rounds : int, optional
-        R, if it is given.
-    steps : int, optional
-        E, the largest number of steps of a device in a round, if it is given.
-    own : float
-        Lower bound of h, from updates.
-    done : WorkDone
-        Worth of earlier rounds.
+    ``rounds`` is R and ``steps`` is E, the largest number of steps of a device in a round, where these are given.
+    ``own`` is a lower bound of h, from updates, and ``done`` the worth of earlier rounds.
     """
     natural, from_gradients = scales(problem)
     own = max(own, from_gradients)

@@ -35,15 +35,8 @@ class Adel(ByPrecision):
     With a constant learning rate, deadlines rise, so that late rounds have less noise. With a falling rate, late rounds
     matter less already, and short ones harm deep networks, so all deadlines are equal.
 
-    Parameters
-    ----------
-    problem : Problem
-    schedule : Schedule, optional
-        A given plan, which is followed in place of an own one, with its number of rounds.
-    replan : bool
-        Whether to learn speeds, uploads and gradients, and to plan the remaining rounds again ten times in a run.
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
+    With ``replan``, speeds, uploads and gradients are estimated again during the run, and the remaining rounds are
+    planned again ten times. A given ``schedule`` is followed instead, with its number of rounds.
     """
 
     name = "adel"

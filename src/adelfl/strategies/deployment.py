@@ -106,9 +106,7 @@ class Deployment(Strategy):
         idle = view.cohort(planner.t, None)
         if math.isnan(self._patience):
             method = planner.method
-            self._patience = view.now + (
-                view.budget / planner.rounds if method is None else method.problem.uniform_deadline
-            )
+            self._patience = view.now + (method.problem.uniform_deadline if method else view.budget / planner.rounds)
         if idle.size == 0 or (idle.size < self._enough and view.now < self._patience):
             self._wake = min(view.budget, view.now + POLL)
             return Actions(wake_at=self._wake)

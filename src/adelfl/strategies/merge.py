@@ -46,14 +46,8 @@ def finished_only(progress: Progress) -> Floats:
 def layerwise(progress: Progress, correction: Correction, average_over: AverageOver) -> Floats:
     """Eq. (5): A[u,l] = 1[z_u ≥ L+1−l] / (|U_l| (1 − p_l)).
 
-    Parameters
-    ----------
-    progress : Progress
-        Layers that each device delivered.
-    correction : {"unbiased", "none"}
-        With or without the factor 1/(1 − p).
-    average_over : {"contributors", "all"}
-        |U_l|, or all U devices as in SALF's released code (which has no correction).
+    ``correction="none"`` leaves out the factor 1/(1 − p_l). ``average_over="all"`` divides by all U devices rather than
+    by |U_l|, without a correction, as in SALF's released code.
     """
     delivered = weighed(progress.delivered, progress)
     if average_over == "all":
