@@ -29,7 +29,7 @@ _KEPT = 0.95  # share of older observations that is kept, per round in which a d
 _FIRM, _LOOSE = 200.0, 1.0  # bounds of k
 _AWAY, _AWAY_WEIGHT = 0.02, 3.0  # prior probability of absence, and its weight in rounds
 _UPLOAD_WEIGHT = 1.0
-_SUMS = ("_layers", "_exposure", "_seconds", "_upload", "_uploads", "_away", "_asked")
+_SUMS = ("_layers", "_exposure", "_seconds", "_upload", "_uploads", "_away", "_included")
 
 _MOST_DUE = 30.0  # bound of the layers expected of one device in the fleet's speed, relative to those that arrived
 _REMEMBERED, _STEPS_REMEMBERED = 8, 32  # round trips per device, and tasks for the estimate of step costs
@@ -72,7 +72,7 @@ class Beliefs:
         self.first_compute, self.first_upload = compute.astype(np.float64), upload.astype(np.float64)
         self.variation2 = min(variation, 3.0) ** 2
         self._layers, self._exposure, self._seconds, self._upload = np.zeros((4, compute.size))
-        self._uploads, self._away, self._asked = np.zeros((3, compute.size))
+        self._uploads, self._away, self._included = np.zeros((3, compute.size))
         self.overhead = np.zeros(compute.size)  # s₀ of each device, as counted in its observations
         self._sums = np.zeros(7)
         self._links: dict[int, _Link] = {}
@@ -98,7 +98,7 @@ class Beliefs:
         """Return the part of some devices in the sums over all devices."""
         x = self._layers[u]
         due = np.minimum(self._exposure[u] * self.first_compute[u], _MOST_DUE * (1.0 + x))
-        terms = (x, due, x * x, x * due, due * due, self._away[u], self._asked[u])
+        terms = (x, due, x * x, x * due, due * due, self._away[u], self._included[u])
         return np.array([term.sum() for term in terms])
 
     def observe(
@@ -135,7 +135,7 @@ class Beliefs:
         self._exposure[u] += there * exposure
         self._seconds[u] += there * s
         self._away[u] += 1.0 - there
-        self._asked[u] += 1.0
+        self._included[u] += 1.0
         sent = np.isfinite(B)
         self._upload[u[sent]] += B[sent]
         self._uploads[u[sent]] += 1.0
@@ -172,7 +172,7 @@ class Beliefs:
     def away(self, u: Ints) -> Floats:
         """Return the probability that a device does not take part in a round that includes it, for some devices."""
         usual = (_AWAY * 20.0 + self._sums[5]) / (20.0 + self._sums[6])
-        rate: Floats = (_AWAY_WEIGHT * usual + self._away[u]) / (_AWAY_WEIGHT + self._asked[u])
+        rate: Floats = (_AWAY_WEIGHT * usual + self._away[u]) / (_AWAY_WEIGHT + self._included[u])
         return rate
 
     # -- durations that real devices report

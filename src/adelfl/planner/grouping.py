@@ -64,6 +64,6 @@ def grouping_error(exact: RoundCost, grouped: RoundCost, T: Floats, m: float) ->
     """Return the largest relative error of b_t over eight of the plan's deadlines; 0 if nothing was merged."""
     if grouped is exact:
         return 0.0
-    some = np.quantile(T, np.linspace(0.0, 1.0, 8 if T.min() < T.max() else 1))
-    true, near = ([cost.batch_variance(np.array([T]), m)[0][0] for T in some] for cost in (exact, grouped))
-    return float(np.max(np.abs(np.divide(near, true) - 1.0)))
+    deadlines = np.quantile(T, np.linspace(0.0, 1.0, 8 if T.min() < T.max() else 1))
+    true, approximate = ([cost.batch_variance(np.array([T]), m)[0][0] for T in deadlines] for cost in (exact, grouped))
+    return float(np.max(np.abs(np.divide(approximate, true) - 1.0)))

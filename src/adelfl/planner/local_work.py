@@ -40,19 +40,19 @@ def first_steps(rate: float) -> int:
 def drift(updates: GradientStats) -> float:
     """Return h, the share of updates of many local steps that differs between devices: ζ²/(ζ² + ‖ḡ‖²)."""
     seen = updates.plausible()
-    own, common = float(np.nansum(seen.zeta2)), float(np.nansum(seen.norm2))
-    return own / (own + common) if own > 0 else 0.0
+    different, common = float(np.nansum(seen.zeta2)), float(np.nansum(seen.norm2))
+    return different / (different + common) if different > 0 else 0.0
 
 
 def scales(problem: Problem) -> tuple[float, float]:
     """Return W_1 and h, from gradients."""
-    own = _HETEROGENEOUS * float(problem.spread.zeta2.sum() / problem.spread.sigma2.sum())
-    return _HOMOGENEOUS / float(problem.eta[0]), own / (1.0 + own)
+    ratio = _HETEROGENEOUS * float(problem.spread.zeta2.sum() / problem.spread.sigma2.sum())
+    return _HOMOGENEOUS / float(problem.eta[0]), ratio / (1.0 + ratio)
 
 
-def _worth(steps: Floats, natural: float, own: float) -> Floats:
+def _worth(steps: Floats, W_1: float, h: float) -> Floats:
     """Return g(E) of several numbers of steps, for W_1 and h."""
-    return steps / (1.0 + steps / ((1.0 - own) * natural))
+    return steps / (1.0 + steps / ((1.0 - h) * W_1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +64,13 @@ class WorkDone:
     recent: Floats = field(default_factory=lambda: np.zeros(1))
     """G_u, shape (groups,) or (1,)."""
 
-    def plus(self, steps: Floats, rate: float, own: float) -> WorkDone:
+    def plus(self, steps: Floats, rate: float, h: float) -> WorkDone:
         """Add a round, from the local steps of each device."""
-        natural = _HOMOGENEOUS / rate
-        g = _worth(steps, natural, own)
+        W_1 = _HOMOGENEOUS / rate
+        g = _worth(steps, W_1, h)
         mean, recent = float(g.mean()), np.zeros(g.size)
         recent[: self.recent.size] = self.recent[: g.size]
-        return WorkDone(self.total + mean, math.exp(-mean / natural) * recent + g)
+        return WorkDone(self.total + mean, math.exp(-mean / W_1) * recent + g)
 
 
 NOTHING_DONE = WorkDone()
@@ -82,21 +82,21 @@ def with_local_work(
     *,
     rounds: int | None = None,
     steps: int | None = None,
-    own: float = 0.0,
+    h: float = 0.0,
     done: WorkDone = NOTHING_DONE,
 ) -> Problem:
-    """Return the problem with the best number of rounds and local steps, in place of its own.
+    """Return the problem with the best number of rounds and local steps, in place of those that it has.
 
     ``rounds`` is R and ``steps`` is E, the largest number of steps of a device in a round, where these are given.
-    ``own`` is a lower bound of h, from updates, and ``done`` the worth of earlier rounds.
+    ``h`` is what updates have shown, a lower bound of the value that is used; ``done`` is the worth of earlier rounds.
     """
-    natural, from_gradients = scales(problem)
-    own = max(own, from_gradients)
+    W_1, from_gradients = scales(problem)
+    h = max(h, from_gradients)
     if rounds is None:
-        rounds = _best_rounds(problem, steps, natural, own, done)
+        rounds = _best_rounds(problem, steps, W_1, h, done)
     if steps is None:
         fits = _steps(problem, problem.budget / rounds)
-        most = min(float(fits.max()), _FASTEST * float(np.median(fits)), _FURTHEST * (1.0 - own) * natural)
+        most = min(float(fits.max()), _FASTEST * float(np.median(fits)), _FURTHEST * (1.0 - h) * W_1)
         steps = max(1, min(math.ceil(most), MAX_LOCAL_ITERATIONS))
     return replace(problem, rounds=rounds, local_iterations=steps)
 
@@ -110,7 +110,7 @@ def _steps(problem: Problem, seconds: Floats | float) -> Floats:
     return fleet.compute * left / cost
 
 
-def _best_rounds(problem: Problem, steps: int | None, natural: float, own: float, done: WorkDone) -> int:
+def _best_rounds(problem: Problem, steps: int | None, W_1: float, h: float, done: WorkDone) -> int:
     R = np.unique(np.geomspace(1, MAX_ROUNDS, 400).astype(np.int64))
     E = _steps(problem, problem.budget / R)
     n = problem.fleet.count * (1.0 if problem.cohort is None else problem.cohort / problem.devices)
@@ -122,29 +122,29 @@ def _best_rounds(problem: Problem, steps: int | None, natural: float, own: float
             f"fewer than {least:.2g} batches of {problem.batch} samples; give more time, or a smaller batch",
             binding="the time of all devices together",
         )
-    errors = _log_error(problem, R, steps, natural, own, done)
+    errors = _log_error(problem, R, steps, W_1, h, done)
     return int(R[int(np.argmin(np.where(enough, errors, np.inf)))])
 
 
-def gains(problem: Problem, own: float, done: WorkDone) -> bool:
+def gains(problem: Problem, h: float, done: WorkDone) -> bool:
     """Return whether one more round is better than none."""
-    natural, from_gradients = scales(problem)
-    one, none = _log_error(problem, np.array([1, 0]), None, natural, max(own, from_gradients), done)
+    W_1, from_gradients = scales(problem)
+    one, none = _log_error(problem, np.array([1, 0]), None, W_1, max(h, from_gradients), done)
     return bool(one < none)
 
 
-def _log_error(problem: Problem, R: Ints, steps: int | None, natural: float, own: float, done: WorkDone) -> Floats:
+def _log_error(problem: Problem, R: Ints, steps: int | None, W_1: float, h: float, done: WorkDone) -> Floats:
     """Return the logarithm of the objective for several numbers of rounds."""
     E = _steps(problem, problem.budget / np.maximum(R, 1))
     E = np.where(E > 0, np.maximum(E, 1.0), 0.0)
     if steps is not None:
         E = np.minimum(E, steps)
-    g = _worth(E, natural, own)
+    g = _worth(E, W_1, h)
     count, U = problem.fleet.count, problem.devices
     mean = np.maximum(g @ count / U, 1e-300)
-    kept = np.exp(-R * mean / natural)  # factor on the rounds so far; the others form a geometric series
-    G = kept[:, None] * done.recent + ((1.0 - kept) / -np.expm1(-mean / natural))[:, None] * g
+    kept = np.exp(-R * mean / W_1)  # factor on the rounds so far; the others form a geometric series
+    G = kept[:, None] * done.recent + ((1.0 - kept) / -np.expm1(-mean / W_1))[:, None] * g
     neglect = np.square(G / np.maximum(G @ count / U, 1e-300)[:, None] - 1.0) @ count / U**2
     with np.errstate(divide="ignore"):
-        log_error: Floats = np.logaddexp(-(done.total + R * mean) / natural, np.log(_NEGLECT * own * neglect))
+        log_error: Floats = np.logaddexp(-(done.total + R * mean) / W_1, np.log(_NEGLECT * h * neglect))
     return log_error

@@ -175,7 +175,7 @@ class Actions:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """State of the run that a strategy may look at when it reacts."""
+    """State of the run that a strategy may use when it reacts."""
 
     now: float
     """Seconds since the run began."""

@@ -55,12 +55,12 @@ class Strategy(ABC):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
-    def __new__(cls, *given: Any, **options: Any) -> Self:  # noqa: ANN401 - as __init__ takes them
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:  # noqa: ANN401 - as __init__ takes them
         """Note the options that differ from their defaults."""
         strategy = super().__new__(cls)
         known = inspect.signature(cls.__init__).parameters
         default = {key: parameter.default for key, parameter in known.items()}
-        options |= dict(zip([*known][2:], given[1:], strict=False))
+        options |= dict(zip([*known][2:], arguments[1:], strict=False))
         names = [key for key in {**default, **options} if key in options]  # in the order of the parameters
         strategy.options = {k: options[k] for k in names if not np.array_equal(options[k], default.get(k, ...))}
         return strategy

@@ -1,6 +1,7 @@
 """Plans of a synchronous method for the devices of a deployment, as they are estimated at that time.
 
-Unless it is given, every plan chooses the number of rounds and of local steps anew (:mod:`adelfl.planner.local_work`).
+Every plan chooses the numbers of rounds and local steps anew, unless these are given
+(:mod:`adelfl.planner.local_work`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Settings:
 
 
 class DeploymentPlanner:
-    """Makes plans with the present estimates of the devices, and tells when a plan is outdated."""
+    """Makes plans with the present estimates of the devices, and decides when a plan is outdated."""
 
     def __init__(self, make: Callable[[Problem], RoundStrategy], settings: Settings, reports: Reports) -> None:
         self.make, self.settings, self.reports = make, settings, reports
@@ -84,11 +85,11 @@ class DeploymentPlanner:
         return max(1e-9, view.left - rounds * self.between)
 
     def time_left(self, view: View) -> float:
-        """Return the seconds that the planned rounds may take that are left."""
+        """Return the seconds that the remaining planned rounds may take."""
         return self.time_for(view, self.rounds - self.t)
 
     def planned(self) -> float:
-        """Return the seconds that the method has planned for the rounds that are left."""
+        """Return the seconds that the method has planned for the remaining rounds."""
         assert self.method is not None
         return self.method.planned(self.t - self._first)
 
@@ -179,7 +180,7 @@ class DeploymentPlanner:
         if self.settings.rounds is not None:
             return max(1, self.settings.rounds - self.t)
         whole, steps = self._problem(self.time_for(view, 1), 1, upload), self.settings.local_iterations
-        chosen = with_local_work(whole, steps=steps, own=self._drift, done=self._done).rounds
+        chosen = with_local_work(whole, steps=steps, h=self._drift, done=self._done).rounds
         return min(chosen, max(1, int(_MOST_BETWEEN * view.left / self.between))) if self.between > 0 else chosen
 
     def _problem(self, left: float, rounds: int, upload: Floats) -> Problem:
@@ -204,4 +205,4 @@ class DeploymentPlanner:
             samples=None if settings.oversample else beliefs.held(everyone),
         )
         given = settings.local_iterations is not None
-        return problem if given else with_local_work(problem, rounds=rounds, own=self._drift)
+        return problem if given else with_local_work(problem, rounds=rounds, h=self._drift)

@@ -47,8 +47,8 @@ class Oort(OverSelection):
 
     def utility(self, t: int) -> Floats:
         """U of each device after t rounds; NaN for one that has not delivered yet."""
-        held, (loss, duration, last), known = self.problem.amounts, self.known, np.isfinite(self.known[0])
-        amounts = np.ones(known.size) if held is None else held / held.mean()
+        (loss, duration, last), samples = self.known, self.problem.amounts
+        known, amounts = np.isfinite(loss), np.ones(loss.size) if samples is None else samples / samples.mean()
         U = np.full(known.size, np.nan)
         if known.any():
             statistical = amounts[known] * loss[known]

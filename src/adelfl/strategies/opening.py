@@ -15,7 +15,7 @@ from adelfl.strategies.merge import layerwise
 from adelfl.strategies.rounds import Progress
 
 POLL = 0.25
-"""Seconds between two looks at how many devices are idle."""
+"""Seconds between two checks for idle devices."""
 _STOP = 0.5  # share of the round after which devices stop computing
 
 

@@ -186,7 +186,7 @@ class RoundStrategy(Strategy):
         when = f"round {o.t + 1}"
         cost = np.where(o.batch > 0, o.batch + self.problem.overhead[o.devices], 0.0)
         work, silence = work_of(latency, o.z, L, when), None
-        if type(latency) is not Exponential:  # a class derived from it has chances of its own
+        if type(latency) is not Exponential:  # a derived class may have other probabilities
             mean = np.maximum(cost, 1) / self.beliefs.compute(o.devices)
             own = of_devices(latency, o.devices)
             silence = 1.0 - delivery_of(own, mean, np.zeros(mean.size), o.seconds, L, when)[:, -1]
@@ -267,7 +267,7 @@ class RoundStrategy(Strategy):
             return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0), None, tasks.batch, amounts)
         chances = None
         if type(s.latency) is not Exponential or np.count_nonzero(self.absent(tasks.devices)):
-            chances = partial(self._chances, tasks)  # a class derived from Exponential has chances of its own, too
+            chances = partial(self._chances, tasks)  # also for classes that are derived from Exponential
         return Progress(event.z, L, E, partial(self._rates, tasks), chances, tasks.batch, amounts)
 
     def _costs(self, tasks: Tasks) -> tuple[Floats, Floats, Floats]:
