@@ -202,10 +202,7 @@ class Deployment(Strategy):
 
 
 def deployed(name: str, options: Mapping[str, Any], settings: Settings) -> Strategy:
-    """Return a synchronous method that plans with estimates of the devices, or an asynchronous one.
-
-    ``options`` are those of the method.
-    """
+    """Return a method with its options: a synchronous one is wrapped in a :class:`Deployment`."""
     kind = find_strategy(name)
     check_options(kind, options)
     own_world = kind.submodels or kind.unhurried or kind.clairvoyant or kind.control_variates

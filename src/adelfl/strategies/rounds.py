@@ -131,11 +131,7 @@ class Outcome:
 class RoundStrategy(Strategy):
     """A synchronous method. A subclass defines :meth:`orders` and :meth:`weights`.
 
-    Parameters
-    ----------
-    problem : Problem
-    weigh : {"data", "equally"}
-        Whether devices are weighed by the samples that they hold, as in FedAvg, or equally, as in the paper.
+    ``weigh="data"`` weights devices by the samples that they hold, as FedAvg does, and ``weigh="equally"`` as the paper.
     """
 
     beliefs: Beliefs | None = None
