@@ -67,8 +67,9 @@ class Strategy(ABC):
 
     @property
     def rounds(self) -> int:
-        """Number of rounds: that of the plan, or of the problem if there is no plan."""
-        return self.problem.rounds if self.schedule is None else self.schedule.rounds
+        """Number of rounds: that of the plan if the attribute ``schedule`` is set, otherwise that of the problem."""
+        schedule: Schedule | None = vars(self).get("schedule")  # a property of this name may use ``rounds``
+        return self.problem.rounds if schedule is None else schedule.rounds
 
     @property
     def most_steps(self) -> int:

@@ -131,7 +131,7 @@ class Outcome:
 class RoundStrategy(Strategy):
     """A synchronous method. A subclass defines :meth:`orders` and :meth:`weights`.
 
-    ``weigh="data"`` weights devices by the samples that they hold, as FedAvg does, and ``weigh="equally"`` as the paper.
+    ``weigh="data"`` weighs devices by the samples that they hold, as FedAvg does; ``"equally"`` is for equal weights.
     """
 
     beliefs: Beliefs | None = None
