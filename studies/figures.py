@@ -12,7 +12,7 @@ from matplotlib.ticker import PercentFormatter
 
 from adelfl.array_types import Floats
 from adelfl.report.style import BLACK, GREY, ORANGE, RC, STRATEGY_COLOURS, figure
-from adelfl.theory.participation import starving_depth
+from adelfl.theory.participation import expected_depth, smallest_rate
 
 Curves = Mapping[str, tuple[Floats, Floats]]
 
@@ -41,7 +41,8 @@ def draw_gain(gains: Mapping[str, Mapping[tuple[int, int, float], tuple[float, f
                 dark = abs(values[i, j]) > 0.6 * most
                 colour = "white" if dark else "black" if clear else "#888888"
                 ax.text(j, i, f"{values[i, j]:+.0f}", ha="center", va="center", color=colour, fontsize=8.5)
-            line = [np.interp(starving_depth(layers, u), depths, range(len(depths))) for u in U]
+            starving = [expected_depth(layers, smallest_rate(layers, u)) / layers for u in U]
+            line = np.interp(starving, depths, range(len(depths)))
             ax.plot(line, range(len(U)), color="black", linewidth=1.6, linestyle="--")
             ax.grid(visible=False)
             ax.set_xticks(range(len(depths)), [f"{d:.0%}" for d in depths])

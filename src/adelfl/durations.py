@@ -96,14 +96,14 @@ class Trace:
         return float(steps @ self.rate / steps.sum())
 
     def lead(self, amount: float, phase: float) -> float:
-        """Return how long before a share ``phase`` of the trace sending an amount must begin to be done by then."""
+        """Return how long before the share ``phase`` of the trace an upload must begin to be complete by then."""
         moments, sent = self._sent
         end = phase * self.length
         laps, rest = divmod(float(np.interp(end, moments, sent)) - amount, self.length)
         return end - laps * self.length - float(np.interp(rest, sent, moments)) if amount > 0 else 0.0
 
     def times(self, amount: Floats, phase: Floats) -> Floats:
-        """Return the seconds to send amounts (in seconds at the mean rate), begun at a share ``phase`` of the trace."""
+        """Return the durations of uploads, in seconds at the mean rate, that begin at share ``phase`` of the trace."""
         moments, sent = self._sent
         lap = moments[-1]
         begin = phase * lap

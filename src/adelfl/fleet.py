@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adelfl.array_types import Bools, Floats, Ints
+from adelfl.array_types import Bools, Floats, Ints, select
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 from adelfl.tables import numbers, read_csv
@@ -68,9 +69,9 @@ class Fleet:
             values = getattr(self, key)
             if values is None:
                 continue
-            right = (low <= values) & (values <= high) & ((key != "samples") | (values == np.floor(values)))
-            if not right.all():
-                i = int(np.argmin(right))
+            valid = (low <= values) & (values <= high) & ((key != "samples") | (values == np.floor(values)))
+            if not valid.all():
+                i = int(np.argmin(valid))
                 raise ConfigError(f"{key} of {self.name(i)} must be {allowed}, not {values[i]:g}")
         devices = float(self.count.sum(dtype=np.float64))
         if devices > MAX_DEVICES:
@@ -88,13 +89,13 @@ class Fleet:
         spread: ArrayLike | None = None,
     ) -> Fleet:
         """Build a fleet from numbers or arrays with one entry per group; the arguments are the class's attributes."""
-        given = {"compute": compute, "upload": upload, "count": count}
-        given |= {k: v for k, v in (("samples", samples), ("overhead", overhead), ("spread", spread)) if v is not None}
-        sizes = [np.size(v) for v in given.values()]
+        values = {"compute": compute, "upload": upload, "count": count}
+        values |= {k: v for k, v in (("samples", samples), ("overhead", overhead), ("spread", spread)) if v is not None}
+        sizes = [np.size(v) for v in values.values()]
         size = max(sizes) if all(sizes[:3]) else 0
-        vectors: dict[str, Any] = {key: _vector(key, v, size) for key, v in given.items()}
+        vectors: dict[str, Any] = {key: _vector(key, v, size) for key, v in values.items()}
         if not np.all(np.isfinite(vectors["count"]) & (vectors["count"] == np.round(vectors["count"]))):
-            raise ConfigError("count must be whole numbers")
+            raise ConfigError("count must be whole numbers, one per group")
         if names and len(names) != size:
             raise ConfigError(f"names must be {size} names, one per group, not {len(names)}")
         vectors["count"] = np.minimum(vectors["count"], 4e18).astype(np.int64)
@@ -139,12 +140,12 @@ class Fleet:
     def from_csv(cls, path: str | Path) -> Fleet:
         """Read a fleet from a CSV file with the column compute, and optionally those of :data:`COLUMNS`."""
         columns = read_csv(path)
-        if unknown := [word for word in columns if word not in COLUMNS]:
+        if unknown := [name for name in columns if name not in COLUMNS]:
             allowed = f"{', '.join(COLUMNS[:-1])} and {COLUMNS[-1]}"
             raise ConfigError(f"{path}: unknown column {unknown[0]!r}; allowed are {allowed}")
         if "compute" not in columns:
             raise ConfigError(f"{path}: column 'compute' is missing; the first line must name the columns")
-        values = {key: numbers(path, key, words) for key, words in columns.items() if key != "name"}
+        values = {key: numbers(path, key, column) for key, column in columns.items() if key != "name"}
         names = columns.get("name", [f"row {i + 2}" for i in range(len(columns["compute"]))])
         try:
             return cls.of(**values, names=names)
@@ -166,10 +167,9 @@ class Fleet:
         return self.names[i] if self.names else f"device #{i + 1}"
 
     def overhead_of(self, groups: Ints | slice = slice(None)) -> Floats:
-        """s₀ of some groups."""
+        """Return s₀ of some groups."""
         return (np.zeros(self.groups) if self.overhead is None else self.overhead)[groups]
 
     def subset(self, keep: Bools) -> Fleet:
         """Return the groups where ``keep`` is true."""
-        arrays = {f.name: value[keep] for f in fields(self) if isinstance(value := getattr(self, f.name), np.ndarray)}
-        return replace(self, **arrays, names=tuple(name for name, kept in zip(self.names, keep, strict=False) if kept))
+        return replace(select(self, keep), names=tuple(compress(self.names, keep)))

@@ -23,7 +23,7 @@ from adelfl.theory import participation
 
 _TABLE_DRAWS, _TABLE_POINTS = 20_000, 400
 _UPLOAD_POINTS = 16
-_STEADY = 1e-3  # the least spread that is computed with: less is the same in practice
+_STEADY = 1e-3  # smaller spreads are raised to this, which makes no difference in practice
 _ROUNDING = 1e-9  # by which a probability may exceed 1
 
 
@@ -56,13 +56,12 @@ class LatencyModel(Protocol):
 
 
 def of_devices(latency: LatencyModel, devices: Ints) -> LatencyModel:
-    """Return the latency model of some devices (numbers from 0); one without a method for that is the same for all."""
-    own: LatencyModel = latency.of_devices(devices) if hasattr(latency, "of_devices") else latency
-    return own
+    """Return the latency model of some devices (numbers from 0): the model itself if it has no method for that."""
+    return latency.of_devices(devices) if hasattr(latency, "of_devices") else latency
 
 
 def work_of(latency: LatencyModel, z: Ints, layers: int, when: str = "a plan") -> Floats:
-    """Return the work of z finished layers in mean layers, including forward passes; 1 each without a method for it."""
+    """Return the work of z finished layers in mean layers, including forward passes; z without a method for it."""
     if not hasattr(latency, "work"):
         return np.asarray(z, dtype=np.float64)
     return _checked(latency, "work", latency.work(z, layers), (z.shape,), when)
@@ -72,8 +71,7 @@ def layer_times_of(
     latency: LatencyModel, rng: np.random.Generator, mean: Floats, steps: int, layers: int, when: str
 ) -> Floats:
     """Call :meth:`LatencyModel.layer_times`, and raise ConfigError if the durations of, say, "round 3" are invalid."""
-    times = latency.layer_times(rng, mean, steps, layers)
-    return _checked(latency, "layer_times", times, ((mean.size, steps),), when)
+    return _checked(latency, "layer_times", latency.layer_times(rng, mean, steps, layers), ((mean.size, steps),), when)
 
 
 def upload_times_of(latency: LatencyModel, rng: np.random.Generator, upload: Floats, layers: int, when: str) -> Floats:
@@ -136,7 +134,7 @@ class Exponential:
 
 @dataclass(frozen=True, eq=False)
 class GammaLayers:
-    """Layer times of mean (S_u + s₀)/P_u that vary as much as each device's do, uploads that take exactly B_u.
+    """Layer times of mean (S_u + s₀)/P_u with a spread for each device, uploads that take exactly B_u.
 
     The time of k layers follows a gamma law of shape k/v². For v = 1 that is the paper's model.
     """
@@ -148,18 +146,13 @@ class GammaLayers:
         """Return the model of some devices."""
         return self if np.ndim(self.spread) == 0 else GammaLayers(np.asarray(self.spread)[devices])
 
-    def typical(self) -> GammaLayers:
-        """Return the model with the root mean square of all spreads, for plans that put devices together."""
-        return GammaLayers(float(np.sqrt(np.mean(np.square(self.spread)))))
-
     def _shape(self) -> Floats:
-        return np.asarray(np.maximum(self.spread, _STEADY) ** -2.0)
+        return np.maximum(self.spread, _STEADY) ** -2.0
 
     def layer_times(self, rng: np.random.Generator, mean: Floats, steps: int, layers: int) -> Floats:
         """Draw independent gamma durations."""
         shape = np.broadcast_to(self._shape(), mean.shape)[:, None]
-        times: Floats = mean[:, None] * rng.standard_gamma(shape, (mean.size, steps)) / shape
-        return times
+        return mean[:, None] * rng.standard_gamma(shape, (mean.size, steps)) / shape
 
     def upload_times(self, rng: np.random.Generator, upload: Floats, layers: int) -> Floats:
         """Return B_u."""
@@ -174,22 +167,22 @@ class GammaLayers:
 
 
 def of_fleet(latency: LatencyModel, spread: Floats | None) -> LatencyModel:
-    """Return the latency model of a fleet whose devices' layer times vary as much as given, shape (N,)."""
+    """Return the latency model of a fleet, with the spread of the layer times of each device, shape (N,)."""
     if spread is None or type(latency) is GammaLayers:
         return latency
     if type(latency) is not Exponential:
-        raise ConfigError("the devices' own spread needs the default latency model; leave out one of the two")
+        raise ConfigError("spreads of devices need the default latency model; remove the spreads or the latency model")
     return latency if np.all(spread == 1.0) else GammaLayers(spread)
 
 
 def for_plans(latency: LatencyModel) -> LatencyModel:
-    """Return the model that stands for all devices of a fleet."""
-    return latency.typical() if type(latency) is GammaLayers else latency
+    """Return one model for all devices of a fleet, with the root mean square of their spreads."""
+    return GammaLayers(float(np.sqrt(np.mean(np.square(latency.spread))))) if type(latency) is GammaLayers else latency
 
 
 @dataclass(frozen=True, eq=False)
 class Latency:
-    """Layers of unequal cost, a forward pass, and other laws than the paper's."""
+    """Layers of unequal cost, a forward pass, and laws other than the paper's."""
 
     law: Law = field(default_factory=Law)
     """Law of the time of a layer."""
@@ -211,7 +204,7 @@ class Latency:
         if not (np.isfinite(self.forward) and self.forward >= 0):
             raise ConfigError(f"latency.forward must be zero or more, not {self.forward!r}")
 
-    def _checked(self, key: str, layers: int) -> Floats:
+    def _per_layer(self, key: str, layers: int) -> Floats:
         values = getattr(self, key) or (1.0,) * layers
         if len(values) != layers:
             raise ConfigError(f"latency.{key} must be {layers} numbers, one per layer, not {len(values)}")
@@ -219,14 +212,14 @@ class Latency:
 
     def _costs(self, layers: int) -> Floats:
         """Return the costs of the backprop steps, last layer first, with mean 1."""
-        costs = self._checked("costs", layers)
+        costs = self._per_layer("costs", layers)
         return np.asarray(costs[::-1] / costs.mean(), dtype=np.float64)
 
     def _upload_share(self, layers: int) -> Floats | None:
         """Return the share of an upload of the last 1, 2, … L layers; None if all take B_u."""
         if not self.shares:
             return None
-        sizes = self._checked("shares", layers)[::-1]
+        sizes = self._per_layer("shares", layers)[::-1]
         return np.asarray(np.cumsum(sizes) / sizes.sum(), dtype=np.float64)
 
     def work(self, z: Ints, layers: int) -> Floats:
@@ -250,7 +243,7 @@ class Latency:
     def _uploads(self, upload: Floats, uniform: Floats, share: Floats | None) -> Floats:
         if share is not None:
             upload, uniform = upload[..., None] * share, uniform[..., None]
-        return np.asarray(upload * self.upload.quantile(uniform), dtype=np.float64)
+        return upload * self.upload.quantile(uniform)
 
     def delivery(self, mean: Floats, upload: Floats, deadline: ArrayLike, layers: int) -> Floats:
         """Return probabilities from a table of the times of 1, 2, … L layers, averaged over the upload times."""
@@ -260,8 +253,8 @@ class Latency:
         share, T = self._upload_share(layers), np.asarray(deadline, dtype=np.float64)
         total = np.zeros((*np.broadcast_shapes(mean.shape, T.shape), layers))
         for one in uniform:
-            took = self._uploads(upload, np.full(upload.shape, one), share)
-            left = np.maximum(T[..., None] - (took if share is not None else took[..., None]), 0.0)
+            uploads = self._uploads(upload, np.full(upload.shape, one), share)
+            left = np.maximum(T[..., None] - (uploads if share is not None else uploads[..., None]), 0.0)
             total += self._finished(np.broadcast_to(left / mean[..., None], total.shape), layers)
         return total[..., ::-1] / uniform.size
 

@@ -76,7 +76,7 @@ def recorded_rate(value: object) -> LearningRate:
 
 @dataclass(frozen=True)
 class Rest:
-    """A learning rate from a round on."""
+    """A learning rate without its first rounds."""
 
     whole: LearningRate
     first: int

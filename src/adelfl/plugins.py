@@ -20,14 +20,14 @@ def optional(module: str, package: str, extra: str = "data") -> Any:  # noqa: AN
         return import_module(module)
     except ModuleNotFoundError:
         raise MissingExtraError(package, extra) from None
-    except ImportError as error:  # installed, but not for this Python or this numpy
-        raise ConfigError(f"{package} is installed but cannot be imported ({error}); install it anew") from None
+    except ImportError as error:  # such as a package for another version of Python or NumPy
+        raise ConfigError(f"{package} is installed but cannot be imported ({error}); reinstall it") from None
 
 
 def import_object(key: str, path: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
     """Import ``package.module:name``; modules may be in the working directory, as with ``python -m``.
 
-    ``sys.path`` is the same afterwards; the command line adds the working directory for good.
+    ``sys.path`` is the same afterwards; the command line adds the working directory permanently.
     """
     module, colon, attribute = path.partition(":")
     if not (module and colon and attribute):
@@ -46,7 +46,7 @@ def call_factory(key: str, path: str, *arguments: object) -> Any:  # noqa: ANN40
 
 @contextmanager
 def _working_directory() -> Iterator[None]:
-    """Let modules be imported from the working directory, for a while."""
+    """Add the working directory to ``sys.path`` temporarily."""
     here = os.getcwd()
     if here in sys.path or "" in sys.path:
         yield

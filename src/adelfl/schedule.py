@@ -61,7 +61,7 @@ class Schedule:
                 i = int(np.argmax(largest))
                 raise ConfigError(
                     f"{self.fleet.name(i)} would get batches of up to {largest[i]:.3g} samples, too many to count; "
-                    "give less time, or say how many samples devices hold (samples)"
+                    "give less time, or state the number of samples of each device (samples)"
                 )
 
     @classmethod
@@ -137,8 +137,7 @@ class Schedule:
         here = devices[np.searchsorted(self.fleet.upload[takes_part][by_upload], self.deadlines, side="left")]
         log_Q = participation.survival(self.layers, self.deadlines / self.m)[0][:, ::-1]
         if self.cohort is None:
-            p: Floats = np.exp(here[:, None] * log_Q)
-            return p
+            return np.exp(here[:, None] * log_Q)
         share = here[:, None] / self.fleet.size
         missed: Floats = (1.0 - share) + share * np.exp(log_Q)
         return missed**self.cohort
@@ -150,13 +149,12 @@ class Schedule:
         least that without (Maclaurin's inequality) and the same for a fleet much larger than the cohort.
         """
         if isinstance(self.latency, Exponential) and self.cohort is None:
-            p: Floats = np.exp(participation.log_p_empty(self.layers, self.rates(t), self.fleet.count))
-            return p
+            return np.exp(participation.log_p_empty(self.layers, self.rates(t), self.fleet.count))
         missing = 1.0 - self._delivered(t)
         if self.cohort is None:
             with np.errstate(divide="ignore"):
-                return np.asarray(np.exp(self.fleet.count @ np.log(missing)), dtype=np.float64)
-        return np.asarray(((self.fleet.count / self.fleet.size) @ missing) ** self.cohort, dtype=np.float64)
+                return np.exp(self.fleet.count @ np.log(missing))
+        return ((self.fleet.count / self.fleet.size) @ missing) ** self.cohort
 
     def expected_depth(self, rounds: Iterable[int] | None = None) -> Floats:
         """Return the mean over the fleet of E[min(z, L)] in layers, in some rounds (from 0) or all."""

@@ -25,12 +25,12 @@ def read_csv(path: str | Path) -> Columns:
         raise ConfigError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: cannot be read as a CSV file ({error})") from None
-    header = [word.strip() for word in header]
-    if twice := [word for word in header if header.count(word) > 1]:
-        raise ConfigError(f"{path}: column {twice[0]!r} is there twice; name each column once")
+    header = [name.strip() for name in header]
+    if repeated := [name for name in header if header.count(name) > 1]:
+        raise ConfigError(f"{path}: column {repeated[0]!r} appears twice; name each column once")
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
-            raise ConfigError(f"{path}: row {line} has {len(row)} fields, not {len(header)}")
+            raise ConfigError(f"{path}: row {line} has {len(row)} fields; the first line has {len(header)}")
     return {name: [row[i] for row in rows] for i, name in enumerate(header)}
 
 
@@ -43,7 +43,7 @@ def read_parquet(path: Path) -> Columns:
 
 
 def numbers(path: str | Path, name: str, values: Sequence[Any], missing: set[str] | None = None) -> NDArray[np.float64]:
-    """Convert a column to numbers, with NaN in place of None and of the words ``missing``."""
+    """Convert a column to numbers, with NaN for the words in ``missing``."""
     array = np.empty(len(values))
     for i, value in enumerate(values):
         try:

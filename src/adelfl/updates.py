@@ -1,7 +1,7 @@
 """Updates of devices: checked before they may change the model, then merged layer by layer.
 
-A device that finished z layers sends the change of each of their parameters, w_u − w. Nothing of a reply that fails a
-check is used, and the model becomes what it would have become without that reply, to the bit.
+A device that finished z layers sends the change of each of their parameters, w_u − w. A reply that fails a check has no
+effect on the model.
 
     w^l ← w^l + Σ_u A[u,l] (w_u^l − w^l)                              the merge of eq. (5), and of every baseline
 """
@@ -14,7 +14,8 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from itertools import takewhile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +43,14 @@ class Reason(StrEnum):
 
 
 class UpdateRejected(AdelError):
-    """An update that must not touch the model."""
+    """An update that is not used."""
 
     def __init__(self, reason: Reason, sentence: str) -> None:
-        super().__init__(f"{reason}: {sentence}")
+        super().__init__(reason, sentence)
         self.reason = reason
-        self.sentence = sentence
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Reason, str]]:
-        return type(self), (self.reason, self.sentence)
+    def __str__(self) -> str:
+        return ": ".join(self.args)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,18 +72,14 @@ class Shape:
         return cls(listed, {name: (weights[name].shape, weights[name].dtype) for name in names})
 
     def depth(self, names: Iterable[str]) -> int:
-        """Return how many layers these parameters make up, from the last on; raise unless they are whole layers."""
-        given = set(names)
-        if unknown := sorted(_shown(name) for name in given - self.parameters.keys()):
-            raise UpdateRejected(Reason.unknown_parameter, f"{unknown[0]} is none of the model's")
-        depth = 0
-        for layer in reversed(self.layers):
-            if not given.issuperset(layer):
-                break
-            depth += 1
-        if extra := given - {name for layer in self.layers[len(self.layers) - depth :] for name in layer}:
+        """Return the number of layers that these parameters form, from the last on; raise UpdateRejected otherwise."""
+        sent = set(names)
+        if unknown := sorted(_shown(name) for name in sent - self.parameters.keys()):
+            raise UpdateRejected(Reason.unknown_parameter, f"{unknown[0]} is not a parameter of the model")
+        depth = len(list(takewhile(sent.issuperset, reversed(self.layers))))
+        if extra := sent - {name for layer in self.layers[len(self.layers) - depth :] for name in layer}:
             raise UpdateRejected(
-                Reason.not_a_suffix, f"{min(extra)!r} without all layers between it and the output, which come first"
+                Reason.not_a_suffix, f"it contains {min(extra)!r}, but not all layers between it and the output"
             )
         return depth
 
@@ -99,7 +95,7 @@ class Shape:
         if value.dtype != dtype:
             raise UpdateRejected(Reason.wrong_dtype, f"{name!r} is {value.dtype}, not {dtype}")
         if not np.isfinite(value).all():
-            raise UpdateRejected(Reason.not_finite, f"{name!r} has values that are not numbers")
+            raise UpdateRejected(Reason.not_finite, f"{name!r} has values that are not finite")
         return value
 
 
@@ -114,15 +110,15 @@ def read_array(data: bytes, limit: int) -> Array:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, dtype = read(stream)
     except Exception as error:  # a header is Python source to numpy's parser, which may raise anything on it
-        raise UpdateRejected(Reason.unreadable, f"no array's header ({type(error).__name__})") from None
+        raise UpdateRejected(Reason.unreadable, f"not an array in numpy's format ({type(error).__name__})") from None
     if dtype.hasobject or dtype.itemsize == 0 or any(side < 0 for side in shape):
         raise UpdateRejected(Reason.unreadable, f"an array of {dtype} and shape {shape}")
     size = math.prod(shape) * dtype.itemsize
     if size > limit:
-        raise UpdateRejected(Reason.oversize, f"{size} bytes where {limit} are the most")
+        raise UpdateRejected(Reason.oversize, f"{size} bytes; at most {limit} are allowed")
     body = data[stream.tell() :]
     if len(body) != size:
-        raise UpdateRejected(Reason.unreadable, f"{len(body)} bytes of data where the header says {size}")
+        raise UpdateRejected(Reason.unreadable, f"{len(body)} bytes of data, but the header states {size}")
     values = np.frombuffer(body, dtype=dtype)
     return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
 
@@ -130,25 +126,24 @@ def read_array(data: bytes, limit: int) -> Array:
 def admit(
     shape: Shape, round: int, claimed: object, changes: Mapping[str, Array | bytes], examples: object
 ) -> tuple[int, dict[str, Array]]:
-    """Check one reply; return how many layers it has, from the last on, and the changes of their parameters.
+    """Check one reply; return the number of its layers, counted from the last, and the changes of their parameters.
 
-    ``claimed`` and ``examples`` are the round and the number of samples that the reply names; they, and the changes
-    (arrays, or files as numpy.save writes them), may be anything. What fails a check raises UpdateRejected.
+    ``claimed`` and ``examples`` are the round and the number of samples that the reply states. These, and the changes
+    (arrays, or files as numpy.save writes them), may be anything. A reply that fails a check raises UpdateRejected.
     """
     if not _is_whole(claimed) or claimed != round:
-        raise UpdateRejected(Reason.other_round, f"it says round {_shown(claimed)}; this is round {round}")
+        raise UpdateRejected(Reason.other_round, f"it is for round {_shown(claimed)}; this is round {round}")
     if not _is_whole(examples) or not 1 <= examples <= 2**53:  # type: ignore[operator]
-        raise UpdateRejected(Reason.bad_weight, f"it is worth {_shown(examples)} samples")
+        raise UpdateRejected(Reason.bad_weight, f"it states {_shown(examples)} samples; 1 to 2^53 are allowed")
     return shape.depth(changes), {name: shape.checked(name, value) for name, value in changes.items()}
 
 
 class NormGuard:
-    """Finds updates whose norm is out of line, layer by layer.
+    """Rejects updates whose norm is out of line in some layer.
 
-    An update is out of line if the norm of one of its layers exceeds ``limit`` times the usual norm of that layer: the
-    median of the round, or that of an earlier round if it was larger. Updates of devices that have learned their data
-    shrink, and a device with other data must not be rejected for that. Fewer than three updates with a layer are too
-    few to tell.
+    The norm of a layer may be at most ``limit`` times the usual norm of that layer: the median of the round, or of an
+    earlier round if that was larger. (Updates of devices that have learned their data shrink; a device with other data
+    must not be rejected for that.) Layers with fewer than three updates are not checked.
     """
 
     def __init__(self, shape: Shape, limit: float) -> None:
@@ -156,7 +151,7 @@ class NormGuard:
         self._usual = [0.0] * len(shape.layers)
 
     def out_of_line(self, updates: Sequence[Mapping[str, Array]]) -> dict[int, UpdateRejected]:
-        """Return the rejections of updates that were compared with each other, by their position."""
+        """Return the rejections of updates by their position."""
         rejections = {}
         for l, layer in enumerate(self.shape.layers):
             # In double precision, where finite single numbers cannot overflow.
@@ -169,7 +164,7 @@ class NormGuard:
                 continue
             self._usual[l] = usual = max(self._usual[l], float(np.median(list(norms.values()))))
             for i in (i for i, norm in norms.items() if norm > self.limit * usual and i not in rejections):
-                sentence = f"layer {l + 1} changes by {norms[i]:.3g}, where {usual:.3g} is usual"
+                sentence = f"layer {l + 1} changes by {norms[i]:.3g}; usual is {usual:.3g}"
                 rejections[i] = UpdateRejected(Reason.norm, sentence)
         return rejections
 

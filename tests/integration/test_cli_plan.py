@@ -188,7 +188,7 @@ BAD = {
     "a number of 5,000 digits": (("rounds = 100", f"rounds = {'1' * 5000}"), "not valid TOML"),
     "a hexadecimal number of 5,000 digits": (("rounds = 100", f"rounds = 0x{'f' * 5000}"), "problem.rounds: must be"),
     "a budget of 4,000 digits": (("budget = 300.0", f"budget = {'1' * 4000}"), "problem.budget: must be"),
-    "budget too small": (("budget = 300.0", "budget = 0.001"), "the smallest budget that would do is"),
+    "budget too small": (("budget = 300.0", "budget = 0.001"), "the smallest feasible budget is"),
 }
 
 
@@ -243,6 +243,6 @@ def test_the_smallest_budget_that_is_named_works(tmp_path):
     path = tmp_path / "tight.toml"
     path.write_text(GOOD.replace("budget = 300.0", "budget = 0.001"))
     said = adelfl("plan", path).stderr
-    smallest = float(said.split("the smallest budget that would do is ")[1].split()[0])
+    smallest = float(said.split("the smallest feasible budget is ")[1].split()[0])
     path.write_text(GOOD.replace("budget = 300.0", f"budget = {smallest}"))
     assert adelfl("plan", path).returncode == 0

@@ -297,7 +297,7 @@ FOR_ONE = {
     "strategy that is none": (("strategy.name=adelfl.fleet:Fleet",), "not a subclass"),
     "unknown option": (("strategy.name=salf", "strategy.options.average=all"), "strategy.options"),
     "wrong option": (("strategy.name=salf", "strategy.options.average_over=some"), "must be one of"),
-    "no plan": (("strategy.name=adel-paper", "training.budget=0.001"), "the smallest budget that would do is"),
+    "no plan": (("strategy.name=adel-paper", "training.budget=0.001"), "the smallest feasible budget is"),
     "no narrower model": (("strategy.name=heterofl", "model.name=transformer"), "cannot be scaled in width"),
 }
 
@@ -830,7 +830,7 @@ def test_a_plan_that_fails_for_a_later_seed_is_said_with_two_jobs_too(here):
     done = process(*command, cwd=here)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "the smallest budget that would do is" in done.stderr.splitlines()[-1]
+    assert "the smallest feasible budget is" in done.stderr.splitlines()[-1]
 
 
 def smallest_budget_per_seed(here):
@@ -839,7 +839,7 @@ def smallest_budget_per_seed(here):
     quick = [*(change for change in SMALL if "depth" not in change), "strategy.name=adel-paper"]
     for seed in (0, 1):
         said = typed("run", *sets(quick), "--set", "training.budget=1e-6", "--set", f"training.seed={seed}").err
-        needed.append(float(said.split("the smallest budget that would do is ")[1].split()[0]))
+        needed.append(float(said.split("the smallest feasible budget is ")[1].split()[0]))
     if needed[0] >= needed[1]:
         pytest.fail(f"seed 0 needs no less than seed 1: {needed}")
     return sum(needed) / 2

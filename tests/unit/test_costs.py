@@ -69,7 +69,7 @@ def test_a_plan_pays_for_overhead_with_smaller_batches():
 
 
 def test_a_fleet_with_a_spread_refuses_another_law():
-    with pytest.raises(ConfigError, match="leave out one of the two"):
+    with pytest.raises(ConfigError, match="remove the spreads or the latency model"):
         Problem(Fleet.of([1.0, 2.0], spread=0.5), L, 1, 2.0, 0.1, latency=Latency(Law("lognormal")))
 
 

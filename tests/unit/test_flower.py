@@ -39,6 +39,7 @@ from adelfl.runtime.reactions import of_devices
 from adelfl.strategies import find_strategy
 from adelfl.strategies.actions import Arrivals, Merged, Started, View
 from adelfl.strategies.deployment import MOST_CORRECTION, Deployment
+from adelfl.strategies.deployment_planner import DeploymentPlanner, Settings
 from adelfl.updates import Shape
 from support.flower_world import (
     Being,
@@ -190,7 +191,7 @@ def test_a_new_plan_begins_with_what_the_old_one_learned():
     world.clock = Arriving()
     s = strategy(world, method="adel")
     plans = []
-    plan = Deployment._plan
+    plan = DeploymentPlanner.plan
 
     def spy(self, view):
         older = self.method
@@ -200,7 +201,7 @@ def test_a_new_plan_begins_with_what_the_old_one_learned():
         return planned
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Deployment, "_plan", spy)
+        patch.setattr(DeploymentPlanner, "plan", spy)
         s.start(world, arrays(), num_rounds=25)
     (first, before, beliefs), (last, after, same) = plans[0], plans[-1]
     assert (before, after) == (3, 4)
@@ -416,7 +417,7 @@ def test_where_so_many_rounds_do_not_fit_there_are_fewer(method, caplog):
     assert world.clock.now() <= 60.0
     with caplog.at_level(logging.ERROR, logger="flwr"):
         world, result = run({i: Being(0.01, lag=29.0, seed=i) for i in (1, 2, 3)}, rounds=3, method=method)
-    assert "is too short: 31.9 s of a round are not computing" in caplog.text
+    assert "is too short: devices do not compute for 31.9 s of a round" in caplog.text
     assert list(result.train_metrics_clientapp) == [1]  # the model of the opening round
 
 
@@ -508,7 +509,7 @@ def test_what_the_server_does_between_rounds_is_planned_for_in_every_round(tmp_p
 
 def test_the_correction_is_bounded():
     salf = find_strategy("salf")
-    s = Deployment(salf, layers=3, rounds=10, budget=100.0, learning_rate=ConstantRate(0.1))
+    s = Deployment(salf, Settings(layers=3, rounds=10, budget=100.0, learning_rate=ConstantRate(0.1)))
     everyone = np.arange(4)
     nothing = np.full(4, np.nan)
 

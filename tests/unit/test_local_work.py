@@ -76,7 +76,7 @@ def test_a_device_that_was_neglected_so_far_gets_longer_rounds_in_the_rest_of_th
     problem = Problem(fleet, L, 1, 150.0, 0.3, batch=S)
 
     def length(*steps: float) -> float:
-        return 150.0 / with_local_work(problem, own=0.3, done=after_ten_rounds(*steps)).rounds
+        return 150.0 / with_local_work(problem, h=0.3, done=after_ten_rounds(*steps)).rounds
 
     assert length(0, 0, 0, 0) < 35.0  # the way is long, and rounds without the slow device are short
     assert length(500, 500, 500, 0) > 35.0

@@ -35,7 +35,8 @@ from adelfl.runtime.server_step import ServerStep
 from adelfl.seeds import rng_for
 from adelfl.strategies import BUILT_IN, find_strategy
 from adelfl.strategies import Strategy as Method
-from adelfl.strategies.deployed import deployed
+from adelfl.strategies.deployment import deployed
+from adelfl.strategies.deployment_planner import Settings
 from adelfl.updates import Shape
 
 log = logging.getLogger("flwr")
@@ -222,9 +223,7 @@ class DeadlineStrategy(Strategy):
             return self._run.go(self.min_available_nodes, rounds)
 
     def _strategy(self, layers: int, rounds: int | None) -> Method:
-        return deployed(
-            self.method,
-            self.plan_options or {},
+        settings = Settings(
             layers=layers,
             rounds=rounds,
             budget=self.budget,
@@ -239,6 +238,7 @@ class DeadlineStrategy(Strategy):
             oversample=self.oversample,
             tell=log.info,
         )
+        return deployed(self.method, self.plan_options or {}, settings)
 
     def _info(self, layers: list[list[str]], num_rounds: int | str, rounds: int) -> RunInfo:
         hidden = ("layers", "record", "plan_options", "clock")

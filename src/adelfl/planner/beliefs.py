@@ -1,23 +1,23 @@
-"""Estimates of every device: speed, upload time, presence, layer times, amount of data.
+"""Estimates of every device: speed, upload time, presence, layer times, amount of data (docs/adel.md, "Replanning").
 
-A device that computes for s seconds on S samples finishes layers at the rate P_u/S. So the number of finished layers is
-Poisson with mean P_u s/S (exactly for exponential layer times), and a Gamma prior stays a Gamma:
+The number of layers that a device finishes in s seconds on S samples is Poisson with mean P_u s/S (exactly for
+exponential layer times), so a Gamma prior stays a Gamma:
 
     P_u ~ Gamma(k, k/(r P_u⁰)),     P_u | rounds  ~  Gamma(k + Σ z, k/(r P_u⁰) + Σ s/S)
 
 P_u⁰ is the first estimate. r (how much faster the whole fleet is than first estimated) and k (how far single devices
-are off) are estimated from all devices together. A device without observations is therefore judged by its fleet, and a
-single odd round moves little. Old rounds are forgotten slowly. A device from which nothing arrives may be slow or away;
-both are weighed by their probability.
+are off) are estimated from all devices together. A device that delivers nothing is slow or absent, and both cases are
+weighted by their probability.
 
-Real devices also report durations (:class:`Timing`). The longest recent ones, with a margin, replace the mean upload;
-those of local steps tell the fixed cost of a batch and the spread of layer times (:mod:`adelfl.planner.step_costs`).
+Real devices also report durations (:class:`Timing`). The longest recent ones, with a margin, replace the mean upload.
+Those of local steps give the fixed cost of a batch and the spread of layer times (:mod:`adelfl.planner.step_costs`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,10 @@ _KEPT = 0.95  # share of older observations that is kept, per round in which a d
 _FIRM, _LOOSE = 200.0, 1.0  # bounds of k
 _AWAY, _AWAY_WEIGHT = 0.02, 3.0  # prior probability of absence, and its weight in rounds
 _UPLOAD_WEIGHT = 1.0
-_SUMS = ("_layers", "_exposure", "_seconds", "_upload", "_uploads", "_away", "_asked")
+_SUMS = ("_layers", "_exposure", "_seconds", "_upload", "_uploads", "_away", "_included")
 
-_MOST_DUE = 30.0  # times the layers that came: the most that one device may count for in the fleet's speed
-_REMEMBERED, _STEPS_REMEMBERED = 8, 32  # round trips per device, and tasks whose steps tell costs
+_MOST_DUE = 30.0  # bound of the layers expected of one device in the fleet's speed, relative to those that arrived
+_REMEMBERED, _STEPS_REMEMBERED = 8, 32  # round trips per device, and tasks for the estimate of step costs
 _NEW_PACE = 0.3  # weight of the newest layer times
 _ODD = 3.0  # a duration this many times the next longest is an outlier
 _EASING = 0.8  # shrinks the last remembered duration in each round that a device sits out
@@ -64,19 +64,15 @@ class Timing:
 class Beliefs:
     """Estimates of N devices. The cost of a round does not depend on N.
 
-    Parameters
-    ----------
-    compute, upload : ndarray, shape (N,)
-        First estimates P_u⁰ and B_u⁰.
-    variation : float
-        Standard deviation of a layer's time over its mean; 1 for the paper's exponential times.
+    ``compute`` and ``upload`` are the first estimates P_u⁰ and B_u⁰, shape (N,), and ``variation`` is the standard
+    deviation of a layer's time over its mean: 1 for the paper's exponential times.
     """
 
     def __init__(self, compute: Floats, upload: Floats, variation: float = 1.0) -> None:
         self.first_compute, self.first_upload = compute.astype(np.float64), upload.astype(np.float64)
         self.variation2 = min(variation, 3.0) ** 2
         self._layers, self._exposure, self._seconds, self._upload = np.zeros((4, compute.size))
-        self._uploads, self._away, self._asked = np.zeros((3, compute.size))
+        self._uploads, self._away, self._included = np.zeros((3, compute.size))
         self.overhead = np.zeros(compute.size)  # s₀ of each device, as counted in its observations
         self._sums = np.zeros(7)
         self._links: dict[int, _Link] = {}
@@ -99,10 +95,10 @@ class Beliefs:
             setattr(self, name, np.append(getattr(self, name), np.zeros(more)))
 
     def _share(self, u: Ints) -> Floats:
-        """Return the contribution of some devices to the sums over all devices."""
+        """Return the part of some devices in the sums over all devices."""
         x = self._layers[u]
         due = np.minimum(self._exposure[u] * self.first_compute[u], _MOST_DUE * (1.0 + x))
-        terms = (x, due, x * x, x * due, due * due, self._away[u], self._asked[u])
+        terms = (x, due, x * x, x * due, due * due, self._away[u], self._included[u])
         return np.array([term.sum() for term in terms])
 
     def observe(
@@ -117,22 +113,11 @@ class Beliefs:
     ) -> None:
         """Update the estimates with one round.
 
-        Parameters
-        ----------
-        devices : ndarray of int
-            Devices that took part.
-        batch : ndarray
-            S_u, or S_u + s₀ where steps have an overhead; 0 for a device that sat out.
-        work : ndarray
-            Finished layers, in mean layers.
-        seconds : ndarray
-            Computing time of each device, until it finished or had to stop.
-        upload : ndarray
-            Duration of a whole upload; NaN where nothing arrived.
-        through : ndarray of bool
-            Whether each device finished everything.
-        silence : ndarray, optional
-            Probability that nothing arrives from a device that is present; by default that of exponential times.
+        ``batch`` is S_u, or S_u + s₀ where steps have an overhead, and 0 for a device that sat out. ``work`` counts the
+        finished layers in mean layers, and ``through`` says whether a device finished everything. ``seconds`` is its
+        computing time, until it finished or had to stop, and ``upload`` the duration of a whole upload, NaN if nothing
+        arrived. ``silence`` is the probability that nothing arrives from a device that is present; by default that of
+        exponential times.
         """
         here = (batch > 0) & (seconds > 0)
         u, S, z, s, B = devices[here], batch[here], work[here], seconds[here], upload[here]
@@ -144,13 +129,13 @@ class Beliefs:
         before = self._share(u)
         for name in _SUMS:
             getattr(self, name)[u] *= _KEPT
-        # Times that vary less than exponential ones end between two layers: half a layer is under way, on average.
+        # For times that vary less than exponential ones, half a layer is unfinished at the end, on average.
         under_way = np.where(silent | through[here], 0.0, 0.5 * (1.0 - self.variation2))
         self._layers[u] += there * np.maximum(z + under_way, 0.0)
         self._exposure[u] += there * exposure
         self._seconds[u] += there * s
         self._away[u] += 1.0 - there
-        self._asked[u] += 1.0
+        self._included[u] += 1.0
         sent = np.isfinite(B)
         self._upload[u[sent]] += B[sent]
         self._uploads[u[sent]] += 1.0
@@ -163,7 +148,7 @@ class Beliefs:
 
     @property
     def firmness(self) -> float:
-        """k: the weight of a device's first estimate in layers, from how far devices turn out to be off."""
+        """k: the weight of a device's first estimate, in layers, from the errors of these estimates."""
         _, due, xx, xd, dd, *_ = self._sums
         r = self.faster
         if dd <= 0:
@@ -174,11 +159,10 @@ class Beliefs:
     def compute(self, u: Ints) -> Floats:
         """Return the posterior mean of P_u of some devices."""
         k = self.firmness
-        mean: Floats = (k + self._layers[u]) / (k / (self.faster * self.first_compute[u]) + self._exposure[u])
-        return mean
+        return (k + self._layers[u]) / (k / (self.faster * self.first_compute[u]) + self._exposure[u])
 
     def upload(self, u: Ints) -> Floats:
-        """Return B_u of some devices: everything that is not computing."""
+        """Return B_u of some devices: all time of a round in which they do not compute."""
         mean: Floats = (_UPLOAD_WEIGHT * self.first_upload[u] + self._upload[u]) / (_UPLOAD_WEIGHT + self._uploads[u])
         if not self._links:
             return mean
@@ -186,9 +170,9 @@ class Beliefs:
         return np.array([m if link is None else link.total for m, link in zip(mean, links, strict=True)])
 
     def away(self, u: Ints) -> Floats:
-        """Return the probability that each of some devices does not take part in a round that includes it."""
+        """Return the probability that a device does not take part in a round that includes it, for some devices."""
         usual = (_AWAY * 20.0 + self._sums[5]) / (20.0 + self._sums[6])
-        rate: Floats = (_AWAY_WEIGHT * usual + self._away[u]) / (_AWAY_WEIGHT + self._asked[u])
+        rate: Floats = (_AWAY_WEIGHT * usual + self._away[u]) / (_AWAY_WEIGHT + self._included[u])
         return rate
 
     # -- durations that real devices report
@@ -198,7 +182,7 @@ class Beliefs:
         self._links.setdefault(u, _Link()).add(timing)
 
     def rest(self, u: int) -> None:
-        """Forget old durations of a device that sits out. Otherwise a slow link would exclude it for ever."""
+        """Forget old durations of a device that sits out, so that a slow link does not exclude it for ever."""
         if u in self._links:
             self._links[u].ease()
 
@@ -214,7 +198,7 @@ class Beliefs:
         return u in self._links
 
     def learn_costs(self, layers: int) -> Floats:
-        """Estimate the fixed cost of a batch of every device, count past work with it, and return the spreads."""
+        """Estimate the fixed cost of a batch for every device, apply it to past work, and return the spreads."""
         links = (self._links.get(u) for u in range(self.size))
         reports = [np.array([] if link is None else link.steps).reshape(-1, 4) for link in links]
         overhead, spread = step_costs(reports, layers)
@@ -229,7 +213,7 @@ class Beliefs:
         return spread
 
     def outside(self, u: Ints) -> Floats:
-        """Seconds of a round trip to allow for everything outside a device, with a margin."""
+        """Return the seconds of a round trip that are spent outside a device, with a margin."""
         return np.array([self._links[int(i)].allowance if int(i) in self._links else self.first_upload[i] for i in u])
 
     def setup(self, u: Ints) -> Floats:
@@ -241,17 +225,13 @@ class Beliefs:
         return np.array([(self._links[int(i)].samples if int(i) in self._links else 0) or np.inf for i in u])
 
     def pace(self, u: Ints, layers: int) -> Floats:
-        """Seconds per sample of each layer, last layer first, shape (U, L); NaN for a device without reports."""
-        return np.array([self._pace_of(int(i), layers) for i in u]).reshape(u.size, layers)
-
-    def _pace_of(self, u: int, layers: int) -> Floats:
-        own = np.full(layers, np.nan)
-        if u in self._links:
-            reported = self._links[u].pace[1 : layers + 1]
-            own[: reported.size] = reported
-            if np.isfinite(own).any():
-                own[np.isnan(own)] = np.nanmean(own)
-        return own
+        """Return the seconds per sample of each layer, last layer first, shape (U, L); NaN without reports."""
+        pace = np.full((u.size, layers), np.nan)
+        for row, i in zip(pace, u.tolist(), strict=True):
+            if i in self._links and (reported := self._links[i].pace[1 : layers + 1]):
+                row[: len(reported)] = reported
+                row[len(reported) :] = np.nanmean(row)
+        return pace
 
 
 class _Link:
@@ -260,7 +240,7 @@ class _Link:
     def __init__(self) -> None:
         self.setup: list[float] = []
         self.outside: list[float] = []
-        self.pace: Floats = np.empty(0)
+        self.pace: list[float] = []
         self.samples = 0
         self.steps: list[tuple[float, ...]] = []
 
@@ -269,12 +249,10 @@ class _Link:
         self.outside = [*self.outside, timing.outside][-_REMEMBERED:]
         self.samples = timing.samples or self.samples
         self.steps = [*self.steps, *([timing.steps] if timing.steps else [])][-_STEPS_REMEMBERED:]
-        new = np.array(timing.pace)
-        old = np.full(max(new.size, self.pace.size), np.nan)
-        old[: self.pace.size] = self.pace
-        head = old[: new.size]
-        old[: new.size] = np.where(np.isfinite(head), (1 - _NEW_PACE) * head + _NEW_PACE * new, new)
-        self.pace = old
+        self.pace = [
+            new if old is None else old if new is None else (1 - _NEW_PACE) * old + _NEW_PACE * new
+            for old, new in zip_longest(self.pace, timing.pace)
+        ]
 
     @property
     def allowance(self) -> float:

@@ -17,7 +17,7 @@ from scipy.optimize import brentq, isotonic_regression
 from adelfl.array_types import Floats, Ints
 from adelfl.theory.bound import RoundCost
 
-_EDGE = 1e-10  # how near (relative) the search over log m comes to the ends of its interval, where f is infinite
+_EDGE = 1e-10  # relative distance of the search over log m from the ends of its interval, where f is infinite
 _MAX_STEP = 1.5
 _TABLE = 300
 
@@ -68,11 +68,11 @@ class _Blocks:
         self.log_weight = np.log(weight)
         self.budget = budget
         self.mean_deadline = budget / float(self.length.sum())
-        self.start: Floats | None = None  # log distance of each block's deadline from the smallest one
+        self.start: Floats | None = None  # log distance of the deadline of each block from the smallest one
         self.seen: dict[float, float] = {}  # imbalance by log m, since the search evaluates its ends twice
 
     def best_scale(self, guess: float | None = None) -> float:
-        """Return the m at which the saving of a larger batch equals its cost, searched for outwards from a guess."""
+        """Return the m at which the saving of a larger batch equals its cost; the search starts at the guess."""
         T = self.mean_deadline
         low = math.log(float(np.max(T / (self.cost.P * (T - self.cost.B)))))
         high = math.log(T / self.cost.x_min)

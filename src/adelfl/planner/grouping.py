@@ -31,10 +31,9 @@ def merge_equal(cost: RoundCost) -> RoundCost:
 def merge_near(cost: RoundCost) -> RoundCost:
     """Return an approximation with about MAX_GROUPS groups; ``cost`` itself (sorted from slow to fast) if it has fewer.
 
-    The slowest front, the devices that no other one exceeds in both slowness and upload, stays exact, and with it the
-    smallest deadline. The others are binned by rank in speed (finer towards
-    the slow end, where 1/(m P − 1) is steepest), then by rank in upload; a bin has the mean of 1/P and of B, weighted
-    by σ², so that its first-order error vanishes.
+    Devices that no other one exceeds in both slowness and upload stay exact, and with them the smallest deadline. The
+    others are binned by rank in speed (finer for slow devices, where 1/(m P − 1) is steepest), then by rank in upload.
+    A bin has the mean of 1/P and of B, weighted by σ², so that its first-order error vanishes.
     """
     P, B, share = cost.P, cost.B, cost.share
     if P.size <= MAX_GROUPS:
@@ -65,6 +64,6 @@ def grouping_error(exact: RoundCost, grouped: RoundCost, T: Floats, m: float) ->
     """Return the largest relative error of b_t over eight of the plan's deadlines; 0 if nothing was merged."""
     if grouped is exact:
         return 0.0
-    some = np.quantile(T, np.linspace(0.0, 1.0, 8 if T.min() < T.max() else 1))
-    true, near = ([cost.batch_variance(np.array([T]), m)[0][0] for T in some] for cost in (exact, grouped))
-    return float(np.max(np.abs(np.divide(near, true) - 1.0)))
+    deadlines = np.quantile(T, np.linspace(0.0, 1.0, 8 if T.min() < T.max() else 1))
+    true, approximate = ([cost.batch_variance(np.array([T]), m)[0][0] for T in deadlines] for cost in (exact, grouped))
+    return float(np.max(np.abs(np.divide(approximate, true) - 1.0)))

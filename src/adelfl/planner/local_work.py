@@ -1,26 +1,14 @@
-"""How much local work a round should hold: the number of rounds R and of local steps E.
+"""The number of rounds R and of local steps E that give the most progress (docs/adel.md, "How much local work").
 
-A device with P_u (T − B_u) sample-layers in a round of T seconds does E_u = P_u (T − B_u)/(S L) steps of S samples. The
-first steps of a round are worth a step of the whole fleet each. Later ones follow the device's own data, and are worth
-less the further they go, so that a round of E steps is worth g(E) = E/(1 + E/E_h) of them. The rounds of a run are
-worth W steps of the whole fleet, after which e^(−W/W_1) of the way is left. A device that does less than the others
-also counts for less: its share of the work, G_u/ΣG, falls below its share 1/U of the devices, and the model neglects
-its data. R minimises both:
+R minimises
 
     e^(−W/W_1) + c h Σ_u (G_u/ΣG − 1/U)²,     W = Σ_t mean_u g_u,   G_u ← e^(−mean g/W_1) G_u + g_u  round by round
-    g_u = g(E_u),   E_u = P_u (T_max/R − B_u)/(S L)
+    g_u = g(E_u),   E_u = P_u (T_max/R − B_u)/(S L),   g(E) = E/(1 + E/E_h),   E_h = (1 − h) W_1,   W_1 = a/η
 
-G_u is what of a device's work the final model still shows. In the middle of a run both sums begin with the rounds so
-far. Without the second term the best R is the one with the largest W. For equal devices it gives E = √(E_h B P/(S L)):
-more lag asks for longer rounds, heterogeneous data for shorter ones. The second term makes rounds long enough for slow
-devices whose data the others do not have.
-
-Without lag, R is bounded by the batch that the rate bears: a step of all devices has at least 4 S samples, or half of
-what one batch each comes to.
-
-W_1 = a/η. h is how much of a device's work is its own, rather than common to all: h = b ζ²/σ² / (1 + b ζ²/σ²), from
-gradients at the initial weights. Where updates of many local steps have been seen, they tell it better (:func:`drift`).
-E_h = (1 − h) W_1 is the number of local steps at which half of a step's worth is lost.
+W is the worth of all rounds, in steps of the whole fleet. G_u is the part of device u's work that the final model still
+shows. h is the share of a device's work that is its own, rather than common to all: h = b ζ²/σ² / (1 + b ζ²/σ²) from
+gradients at the initial weights, and at least the share that updates show (:func:`drift`). In the middle of a run, both
+sums begin with the rounds so far. A step of all devices has at least 4 S samples, or half of one batch each.
 """
 
 from __future__ import annotations
@@ -37,34 +25,34 @@ from adelfl.theory.gradient_stats import GradientStats
 
 _HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/beyond.md)
 _NEGLECT = 3.0  # c, from simulations of deployments with one slow node that alone has two classes
-_FASTEST, _FURTHEST = 4.0, 8.0  # times the median device's steps, and E_h: the most that any device does
+_FASTEST, _FURTHEST = 4.0, 8.0  # largest number of steps, relative to the median device's and to E_h
 SPARE = 1.13
-"""Mean layers that a step is given, over L."""
+"""Layers that fit on average into the time of a step, over L."""
 LEAST_BATCHES = 4.0
-"""Batches of S samples that a step of all devices together takes at least."""
+"""Least number of batches of S samples in a step of all devices together."""
 
 
 def first_steps(rate: float) -> int:
-    """Return the local steps of a round before anything is known of the devices: W_1, after which they gain little."""
+    """Return the local steps of the opening round: W_1, after which further steps gain little."""
     return min(math.ceil(_HOMOGENEOUS / rate), MAX_LOCAL_ITERATIONS)
 
 
 def drift(updates: GradientStats) -> float:
-    """Return h, the share of updates of many local steps that is each device's own: ζ²/(ζ² + ‖ḡ‖²)."""
+    """Return h, the share of updates of many local steps that differs between devices: ζ²/(ζ² + ‖ḡ‖²)."""
     seen = updates.plausible()
-    own, common = float(np.nansum(seen.zeta2)), float(np.nansum(seen.norm2))
-    return own / (own + common) if own > 0 else 0.0
+    different, common = float(np.nansum(seen.zeta2)), float(np.nansum(seen.norm2))
+    return different / (different + common) if different > 0 else 0.0
 
 
 def scales(problem: Problem) -> tuple[float, float]:
     """Return W_1 and h, from gradients."""
-    own = _HETEROGENEOUS * float(problem.spread.zeta2.sum() / problem.spread.sigma2.sum())
-    return _HOMOGENEOUS / float(problem.eta[0]), own / (1.0 + own)
+    ratio = _HETEROGENEOUS * float(problem.spread.zeta2.sum() / problem.spread.sigma2.sum())
+    return _HOMOGENEOUS / float(problem.eta[0]), ratio / (1.0 + ratio)
 
 
-def _worth(steps: Floats, natural: float, own: float) -> Floats:
+def _worth(steps: Floats, W_1: float, h: float) -> Floats:
     """Return g(E) of several numbers of steps, for W_1 and h."""
-    return np.asarray(steps / (1.0 + steps / ((1.0 - own) * natural)), dtype=np.float64)
+    return steps / (1.0 + steps / ((1.0 - h) * W_1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +64,13 @@ class WorkDone:
     recent: Floats = field(default_factory=lambda: np.zeros(1))
     """G_u, shape (groups,) or (1,)."""
 
-    def plus(self, steps: Floats, rate: float, own: float) -> WorkDone:
+    def plus(self, steps: Floats, rate: float, h: float) -> WorkDone:
         """Add a round, from the local steps of each device."""
-        natural = _HOMOGENEOUS / rate
-        g = _worth(steps, natural, own)
+        W_1 = _HOMOGENEOUS / rate
+        g = _worth(steps, W_1, h)
         mean, recent = float(g.mean()), np.zeros(g.size)
         recent[: self.recent.size] = self.recent[: g.size]
-        return WorkDone(self.total + mean, math.exp(-mean / natural) * recent + g)
+        return WorkDone(self.total + mean, math.exp(-mean / W_1) * recent + g)
 
 
 NOTHING_DONE = WorkDone()
@@ -94,31 +82,21 @@ def with_local_work(
     *,
     rounds: int | None = None,
     steps: int | None = None,
-    own: float = 0.0,
+    h: float = 0.0,
     done: WorkDone = NOTHING_DONE,
 ) -> Problem:
-    """Return the problem with the best number of rounds and of local steps.
+    """Return the problem with the best number of rounds and local steps, in place of those that it has.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its own ``rounds`` and ``local_iterations`` are not used.
-    rounds : int, optional
-        R, if it is given; by default it is chosen.
-    steps : int, optional
-        E, the most steps of a device in a round, if it is given; by default as many as fit.
-    own : float
-        Lower bound of h, from updates.
-    done : WorkDone
-        What earlier rounds were worth.
+    ``rounds`` is R and ``steps`` is E, the largest number of steps of a device in a round, where these are given.
+    ``h`` is what updates have shown, a lower bound of the value that is used; ``done`` is the worth of earlier rounds.
     """
-    natural, from_gradients = scales(problem)
-    own = max(own, from_gradients)
+    W_1, from_gradients = scales(problem)
+    h = max(h, from_gradients)
     if rounds is None:
-        rounds = _best_rounds(problem, steps, natural, own, done)
+        rounds = _best_rounds(problem, steps, W_1, h, done)
     if steps is None:
         fits = _steps(problem, problem.budget / rounds)
-        most = min(float(fits.max()), _FASTEST * float(np.median(fits)), _FURTHEST * (1.0 - own) * natural)
+        most = min(float(fits.max()), _FASTEST * float(np.median(fits)), _FURTHEST * (1.0 - h) * W_1)
         steps = max(1, min(math.ceil(most), MAX_LOCAL_ITERATIONS))
     return replace(problem, rounds=rounds, local_iterations=steps)
 
@@ -129,10 +107,10 @@ def _steps(problem: Problem, seconds: Floats | float) -> Floats:
     held = S if fleet.samples is None else np.minimum(S, fleet.samples)
     cost = (held + fleet.overhead_of()) * problem.layers * SPARE
     left = np.maximum(np.asarray(seconds, dtype=np.float64)[..., None] - fleet.upload, 0.0)
-    return np.asarray(fleet.compute * left / cost, dtype=np.float64)
+    return fleet.compute * left / cost
 
 
-def _best_rounds(problem: Problem, steps: int | None, natural: float, own: float, done: WorkDone) -> int:
+def _best_rounds(problem: Problem, steps: int | None, W_1: float, h: float, done: WorkDone) -> int:
     R = np.unique(np.geomspace(1, MAX_ROUNDS, 400).astype(np.int64))
     E = _steps(problem, problem.budget / R)
     n = problem.fleet.count * (1.0 if problem.cohort is None else problem.cohort / problem.devices)
@@ -140,35 +118,33 @@ def _best_rounds(problem: Problem, steps: int | None, natural: float, own: float
     enough = np.minimum(E, 1.0) @ n >= least
     if not enough.any():
         raise InfeasibleBudgetError(
-            f"no number of rounds fits into {problem.budget:.4g} s: even in a single round, all "
-            f"devices together finish fewer than {least:.2g} batches of {problem.batch} samples; "
-            "give more time, or a smaller batch",
+            f"no number of rounds fits into {problem.budget:.4g} s: even in one round, all devices together finish "
+            f"fewer than {least:.2g} batches of {problem.batch} samples; give more time, or a smaller batch",
             binding="the time of all devices together",
-            smallest_budget=None,
         )
-    errors = _log_error(problem, R, steps, natural, own, done)
+    errors = _log_error(problem, R, steps, W_1, h, done)
     return int(R[int(np.argmin(np.where(enough, errors, np.inf)))])
 
 
-def gains(problem: Problem, own: float, done: WorkDone) -> bool:
+def gains(problem: Problem, h: float, done: WorkDone) -> bool:
     """Return whether one more round is better than none."""
-    natural, from_gradients = scales(problem)
-    one, none = _log_error(problem, np.array([1, 0]), None, natural, max(own, from_gradients), done)
+    W_1, from_gradients = scales(problem)
+    one, none = _log_error(problem, np.array([1, 0]), None, W_1, max(h, from_gradients), done)
     return bool(one < none)
 
 
-def _log_error(problem: Problem, R: Ints, steps: int | None, natural: float, own: float, done: WorkDone) -> Floats:
-    """Return the logarithm of what the number of rounds minimises, for several numbers."""
+def _log_error(problem: Problem, R: Ints, steps: int | None, W_1: float, h: float, done: WorkDone) -> Floats:
+    """Return the logarithm of the objective for several numbers of rounds."""
     E = _steps(problem, problem.budget / np.maximum(R, 1))
     E = np.where(E > 0, np.maximum(E, 1.0), 0.0)
     if steps is not None:
         E = np.minimum(E, steps)
-    g = _worth(E, natural, own)
+    g = _worth(E, W_1, h)
     count, U = problem.fleet.count, problem.devices
     mean = np.maximum(g @ count / U, 1e-300)
-    kept = np.exp(-R * mean / natural)  # of the rounds so far; the others add up to a geometric series
-    G = kept[:, None] * done.recent + ((1.0 - kept) / -np.expm1(-mean / natural))[:, None] * g
+    kept = np.exp(-R * mean / W_1)  # factor on the rounds so far; the others form a geometric series
+    G = kept[:, None] * done.recent + ((1.0 - kept) / -np.expm1(-mean / W_1))[:, None] * g
     neglect = np.square(G / np.maximum(G @ count / U, 1e-300)[:, None] - 1.0) @ count / U**2
     with np.errstate(divide="ignore"):
-        log_error: Floats = np.logaddexp(-(done.total + R * mean) / natural, np.log(_NEGLECT * own * neglect))
+        log_error: Floats = np.logaddexp(-(done.total + R * mean) / W_1, np.log(_NEGLECT * h * neglect))
     return log_error

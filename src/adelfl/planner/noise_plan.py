@@ -1,27 +1,21 @@
-"""Deadlines and batch sizes for the noise of training itself rather than for Theorem 1's bound on it.
+"""Deadlines and batch sizes that minimise the noise of training, rather than Theorem 1's bound on it (docs/adel.md).
 
     minimise  Σ_t a_t N(T_t, m_t)   within   Σ_t T_t ≤ T_max,        a_t = η_t² Π_{τ>t} (1 − η_τ ρ_c)
+    T_t = B + (T_max/R − B) √a_t / mean √a,     m_t = T_t/x
 
-N(T, m) is the noise of one round (:mod:`adelfl.theory.round_noise`). At a given rate x = T/m devices deliver equally
-often in all rounds, and their batches grow with the time T − B that an upload of B seconds leaves. So N falls nearly
-like 1/(T − B), for which the best deadlines are
-
-    T_t = B + (T_max/R − B) √a_t / mean √a
-
-with the median upload that fits into a mean round as B. They rise with a constant learning rate, since the model
-forgets the noise of early rounds, and fall with a falling one. Where batches of one sample spoil this, equal deadlines
-may be better, and are taken then. One search finds x.
+N(T, m) is the noise of one round (:mod:`adelfl.theory.round_noise`), and B the median upload that fits into a mean
+round. One search finds x. Equal deadlines are used if they leave less noise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adelfl.array_types import Floats
+from adelfl.array_types import Floats, select
 from adelfl.errors import InfeasibleBudgetError
-from adelfl.latency import Exponential, LatencyModel, delivery_of, for_plans
+from adelfl.latency import LatencyModel, delivery_of, for_plans
 from adelfl.planner.problem import Problem
 from adelfl.planner.solution import Alternative, SittingOut, Solution, short_of_data
 from adelfl.schedule import round_up
@@ -29,8 +23,8 @@ from adelfl.theory import bound
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory, precision, round_noise
 
-_LEAST_RATE, _RATES = 0.2, 14  # of the search for x
-_SHORTEST = 0.25  # of the mean: the least computing time of a round
+_LEAST_RATE, _RATES = 0.2, 14  # smallest rate and number of rates in the search for x
+_SHORTEST = 0.25  # least computing time of a round, as a share of the mean
 _GROUPS, _FINEST = 32, 4096  # groups of similar devices in a plan, and in the reference of grouping_error
 _NODES = 24  # points of the integrals
 _POINTS = 9  # deadlines at which the noise of a plan is computed, and interpolated for the others
@@ -41,8 +35,7 @@ class Population:
     """Groups of devices that take part in a round."""
 
     P: Floats
-    """P_u / E, shape (groups,): a device counts once it has finished all local iterations, which is exact for E = 1
-    only."""
+    """P_u / E, shape (groups,): a device counts after all of its local iterations, which is exact for E = 1 only."""
     B: Floats
     """B_u, shape (groups,)."""
     count: Floats
@@ -51,12 +44,12 @@ class Population:
     """Probability that a device takes part in a round: it is drawn into the cohort, and available."""
     layers: int
     spread: GradientStats
-    memory: float = 1.0
+    memory: float
     """Rounds over which a lasting bias adds up."""
-    latency: LatencyModel = field(default_factory=Exponential)
-    samples: Floats | None = None
+    latency: LatencyModel
+    samples: Floats | None
     """Samples that a device holds, which its batches do not exceed; None for no bound."""
-    overhead: Floats | float = 0.0
+    overhead: Floats
     """s₀: cost of a step besides its samples."""
 
     @classmethod
@@ -78,10 +71,7 @@ class Population:
 
     def sending_within(self, seconds: float) -> Population:
         """Return the devices whose upload fits into the deadline."""
-        fits = self.B < seconds
-        kept = {key: getattr(self, key)[fits] for key in ("P", "B", "count", "chance")}
-        overhead = np.broadcast_to(self.overhead, self.P.shape)[fits]
-        return replace(self, **kept, samples=None if self.samples is None else self.samples[fits], overhead=overhead)
+        return select(self, self.B < seconds)
 
     def condensed(self, groups: int) -> Population:
         """Return an approximation with fewer groups, similar in speed and upload, with the mean of 1/P and of B."""
@@ -102,12 +92,10 @@ class Population:
         some = n > 0
 
         def mean(values: Floats) -> Floats:
-            means: Floats = np.bincount(label, self.count * values)[some] / n[some]
-            return means
+            return np.bincount(label, self.count * values)[some] / n[some]
 
         samples = None if self.samples is None else mean(self.samples)
-        P, B, chance = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance)
-        overhead = mean(np.broadcast_to(self.overhead, self.P.shape))
+        P, B, chance, overhead = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance), mean(self.overhead)
         return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples, overhead=overhead)
 
     def noise(self, T: Floats, m: Floats, nodes: int) -> Floats:
@@ -136,10 +124,10 @@ class NoisePlan:
 
 
 def plan_noise(problem: Problem, strict: bool) -> Solution:
-    """Minimise the noise; ``strict`` refuses a plan in which a device sits out."""
+    """Minimise the noise; ``strict`` raises an error if a device would sit out."""
     c, eta, population = problem.constants, problem.eta, Population.of(problem)
     best = solve(population, eta, problem.budget, rho_c=c.rho_c)
-    level = solve(population, eta, problem.budget, rho_c=c.rho_c, uniform=True)
+    uniform = solve(population, eta, problem.budget, rho_c=c.rho_c, uniform=True)
     left = c.Delta1 * bound.initial_error_left(eta, c.rho_c)
     longest, upload = best.T.max(), problem.fleet.upload
     out = upload >= longest
@@ -149,7 +137,7 @@ def plan_noise(problem: Problem, strict: bool) -> Solution:
     )
     if strict and sitting_out:
         name, reason = sitting_out[0].name, sitting_out[0].reason
-        raise InfeasibleBudgetError(f"{name} would sit out: {reason}", binding=reason, smallest_budget=None)
+        raise InfeasibleBudgetError(f"{name} would sit out: {reason}", binding=reason)
     schedule = problem.schedule(best.T, best.m, out)
     smallest = schedule.batch_sizes(int(np.argmin(best.T)))
     single = [f"one sample: {problem.fleet.name(i)}" for i in np.flatnonzero((smallest == 1) & ~out)[:1].tolist()]
@@ -159,7 +147,7 @@ def plan_noise(problem: Problem, strict: bool) -> Solution:
         m=best.m,
         bound=best.excess + left,
         excess=best.excess,
-        uniform=Alternative(problem.uniform_deadline, float(level.m[0]), level.excess + left, level.excess),
+        uniform=Alternative(problem.uniform_deadline, float(uniform.m[0]), uniform.excess + left, uniform.excess),
         binding=("budget", *single, *short_of_data(schedule)),
         sitting_out=sitting_out,
         grouping_error=grouping_error(population, best),
@@ -168,11 +156,11 @@ def plan_noise(problem: Problem, strict: bool) -> Solution:
 
 
 def solve(population: Population, eta: Floats, budget: float, *, rho_c: float, uniform: bool = False) -> NoisePlan:
-    """Share a budget out over the rounds of a learning rate, shape (R,); ``uniform`` makes all deadlines equal.
+    """Distribute a budget over the rounds of a learning rate, shape (R,); ``uniform`` makes all deadlines equal.
 
-    The plan that ignores the devices' data is taken if it needs no more samples than each device holds; otherwise
-    batches are cut to the data in all comparisons. Raises InfeasibleBudgetError if no upload fits into the mean
-    deadline, or no device is expected to deliver.
+    If the plan for unlimited data needs no more samples than each device holds, it is used; otherwise all batches are
+    cut to the data. Raises InfeasibleBudgetError if no upload fits into the mean deadline, or no device is expected to
+    deliver.
     """
     check_uploads(population, eta.size, budget)
     if population.samples is not None:
@@ -196,7 +184,7 @@ def solve(population: Population, eta: Floats, budget: float, *, rho_c: float, u
     best = min(plans, key=lambda plan: plan.excess)
     if not np.isfinite(best.excess):
         binding = f"no device is expected to deliver anything in a round of {mean:.4g} s"
-        raise InfeasibleBudgetError(f"no plan: {binding}", binding=binding, smallest_budget=None)
+        raise InfeasibleBudgetError(f"no plan: {binding}", binding=binding)
     return best
 
 
@@ -228,7 +216,7 @@ def check_uploads(population: Population, rounds: int, budget: float) -> None:
     binding = f"the quickest upload takes {shortest:.4g} s, as long as a round of {budget / rounds:.4g} s"
     raise InfeasibleBudgetError(
         f"no plan exists for budget = {budget:g} s and rounds = {rounds}: {binding}; "
-        f"the smallest budget that would do is {smallest:g} s",
+        f"the smallest feasible budget is {smallest:g} s",
         binding=binding,
         smallest_budget=smallest,
     )

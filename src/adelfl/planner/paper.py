@@ -44,7 +44,7 @@ def plan_paper(problem: Problem, method: Method, strict: bool) -> Solution:
             best = exact.minimise(cost, a, problem.budget, guess=uniform.m)
         except exact.NotConverged as error:
             method = "trust-region"
-            warnings += (f"the exact solver gave up ({error}); the trust-region solver made this plan",)
+            warnings += (f"the exact solver did not converge ({error}); the trust-region solver made this plan",)
             best = trust_region.minimise(cost, a, problem.budget, start=uniform)
     else:
         best = trust_region.minimise(cost, a, problem.budget)
@@ -96,7 +96,8 @@ def needed_deadlines(problem: Problem, devices: int) -> Floats:
 def admit(problem: Problem, *, strict: bool = False) -> tuple[Bools, tuple[SittingOut, ...]]:
     """Return the mask of the groups that take part in the plan, and a description of the others.
 
-    The error, if no plan exists or a strict one would leave a device out, names what binds and a budget that works.
+    If no plan exists, or a strict one would leave a device out, the error names the limiting device and a feasible
+    budget.
     """
     keep, needed = _admitted(problem, problem.uniform_deadline)
     if keep.all():
@@ -110,7 +111,7 @@ def admit(problem: Problem, *, strict: bool = False) -> tuple[Bools, tuple[Sitti
 def _admitted(problem: Problem, deadline: float) -> tuple[Bools, Floats]:
     """Return the largest set of groups that a plan with this mean deadline can serve; empty below two devices.
 
-    Also return the deadline that each group needed in the pass that left it out (or in the last one).
+    Also return the deadline that each group needed in the pass that excluded it (or in the last one).
     """
     keep = np.ones(problem.fleet.groups, dtype=bool)
     needed = np.zeros(problem.fleet.groups)
@@ -138,14 +139,14 @@ def _infeasible(problem: Problem, *, strict: bool) -> InfeasibleBudgetError:
     for_all = round_up(problem.rounds * float(needed[worst]))
     low, high = 0.0, float(needed[worst]) * (1 + 1e-9)
     if not strict:
-        for _ in range(100):  # bisection to the last bit: admission is monotone in the deadline
+        for _ in range(100):  # bisection to the last bit, since admission is monotone in the deadline
             middle = 0.5 * (low + high)
             low, high = (low, middle) if _admitted(problem, middle)[0].any() else (middle, high)
         first, needed = _admitted(problem, high)
         worst = int(np.argmax(np.where(first, needed, -np.inf)))
     smallest = round_up(problem.rounds * high)
-    binding = f"{problem.fleet.name(worst)} is what binds: {_reason(problem, worst, needed[worst])}"
-    advice = f"the smallest budget that would do is {smallest:g} s"
+    binding = f"{problem.fleet.name(worst)} is the limit: {_reason(problem, worst, needed[worst])}"
+    advice = f"the smallest feasible budget is {smallest:g} s"
     if for_all > smallest:
         advice += f" ({for_all:g} s to serve every device)"
     return InfeasibleBudgetError(

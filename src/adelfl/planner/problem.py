@@ -22,7 +22,7 @@ from adelfl.theory.gradient_stats import GradientStats
 MAX_ROUNDS, MAX_LAYERS = 1_000_000, 1000
 MIN_BUDGET, MIN_RUN_BUDGET, MAX_BUDGET = 1e-30, 1e-9, 1e15
 MAX_BATCH, MAX_LOCAL_ITERATIONS = 1_000_000_000, 100_000
-"""Limits of problems and files; values beyond them are refused."""
+"""Limits of problems and files; values beyond them raise ConfigError."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Constants:
     Delta1: float = 1.0
     """E‖w_1 − w_opt‖²."""
     spread: GradientStats | None = field(default=None, compare=False)
-    """Gradient statistics per layer for the tight objective; by default guessed from the other constants."""
+    """Gradient statistics per layer for the tight objective; by default derived from the other constants."""
 
     def __post_init__(self) -> None:
         for key in ("sigma2", "G2", "rho_s"):
@@ -58,12 +58,12 @@ class Constants:
 
     @classmethod
     def from_stats(cls, stats: GradientStats) -> Constants | None:
-        """Return the constants that gradient statistics imply; None if too few devices sent something."""
+        """Return the constants that follow from gradient statistics; None if too few devices sent an update."""
         if not np.isfinite(stats.sigma2).all():
             return None
-        sure = stats.plausible()
-        G2 = tuple(float(v) for v in sure.norm2 + sure.zeta2)
-        return cls(sigma2=float(sure.sigma2.sum()), G2=G2, spread=stats)
+        known = stats.plausible()
+        G2 = tuple((known.norm2 + known.zeta2).tolist())
+        return cls(sigma2=float(known.sigma2.sum()), G2=G2, spread=stats)
 
 
 def _require(key: str, value: float, holds: bool, allowed: str) -> None:
@@ -78,7 +78,7 @@ def _require_count(key: str, value: object, lowest: int, highest: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Training within a time budget on a fleet of devices, as known to a planner or a strategy."""
+    """Training on a fleet of devices within a time budget, as planners and strategies know it."""
 
     fleet: Fleet
     """Groups of devices; device numbers count through the groups."""
@@ -132,8 +132,8 @@ class Problem:
             raise ConfigError("the fleet has one device; the bound needs at least two (its factor U/(U−1))")
         c, pull = self.constants, float(np.max(self.eta)) * self.constants.rho_c
         for key, many, what in (("sigma2", self.fleet.groups, "device group"), ("G2", self.layers, "layer")):
-            if (given := np.size(getattr(c, key))) not in (1, many):
-                raise ConfigError(f"{key} must be one number or {many}, one per {what}, not {given}")
+            if (size := np.size(getattr(c, key))) not in (1, many):
+                raise ConfigError(f"{key} must be one number or {many}, one per {what}, not {size}")
         if c.spread is not None and c.spread.layers != self.layers:
             raise ConfigError(f"spread must be of {self.layers} layers, not {c.spread.layers}")
         if pull >= 1:
@@ -224,7 +224,7 @@ class Problem:
         return self.fleet.compute / self.local_iterations
 
     def cohort_of(self, devices: int) -> int:
-        """Return U when this many devices take part in the plan: of a cohort, their expected number."""
+        """Return U if this many devices take part in the plan: their expected number in a cohort."""
         if self.cohort is None:
             return devices
         return max(2, int(self.cohort * devices / self.fleet.size))

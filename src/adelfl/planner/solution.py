@@ -56,7 +56,7 @@ class Solution:
     bound: float
     """J, the bound on E‖w_{R+1} − w_opt‖²: Theorem 1's, or the tight one."""
     excess: float
-    """The part of the bound that a plan can change; compare plans by this."""
+    """The part of the bound that a plan can change; plans are compared by it."""
     uniform: Alternative
     """The best uniform schedule."""
     binding: tuple[str, ...]
@@ -73,7 +73,7 @@ class Solution:
     method: Method = "exact"
     """Solver that made the plan."""
     objective: Objective = "paper"
-    """Theorem 1's bound, or the noise itself."""
+    """"paper" for Theorem 1's bound, "tight" for the noise of the rounds."""
     seconds: float = 0.0
     """Duration of planning."""
 
@@ -97,14 +97,14 @@ class Solution:
 
     @cached_property
     def advice(self) -> str:
-        """One sentence on whether a plan pays here; docs/reproduction.md, "When does a deadline plan pay?"."""
+        """One sentence on whether a plan pays here (docs/reproduction.md, "When does a deadline plan pay?")."""
         without, with_plan = self.first_layer_empty
         if without >= 0.5:
             worth = "a plan gains most here"
         elif without >= P_EMPTY_LIMIT:
             worth = "a plan gains a little here"
         else:
-            worth = "a plan gains little here, and using stragglers' layers at a uniform deadline (salf) does as well"
+            worth = "a plan gains little here, and partial updates at a uniform deadline (salf) are as good"
         return (
             f"Without a plan the first layer would stay empty in {_percent(without)} of rounds (uniform deadline, "
             f"batch {self.problem.batch}), with it in {_percent(with_plan)}: {worth}."

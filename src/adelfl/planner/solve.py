@@ -17,7 +17,7 @@ from adelfl.planner.solution import Method, Objective, Solution
 
 Key = Literal["budget", "rounds", "without"]
 
-_SHOWN_GROUPS, _SHOWN_ROUNDS = 400, 100  # that the mean depth of a row is estimated from, at most
+_SHOWN_GROUPS, _SHOWN_ROUNDS = 400, 100  # most groups and rounds from which a mean depth is estimated
 
 
 def plan(
@@ -32,10 +32,10 @@ def plan(
     method : {"exact", "trust-region"}
         Solver of the paper's objective: the exact one, or the paper's general one (slower; the reference).
     strict : bool
-        Whether to fail if a device cannot be served, rather than leave it out.
+        Whether to fail if a device would have to sit out.
     objective : {"tight", "paper"}
-        Minimise the noise of the rounds itself (docs/beyond.md), with deadlines in any order and every device that can
-        send anything, or Theorem 1's bound on it (Problem 2).
+        Minimise the noise of the rounds (docs/adel.md), with deadlines in any order and every device that can deliver a
+        layer, or Theorem 1's bound on it (Problem 2).
 
     Raises
     ------
@@ -80,7 +80,7 @@ def what_if(
     The keys are "budget" (seconds), "rounds", and "without": devices left out, those that need the longest deadlines
     first.
     """
-    changed = [_changed(problem, key, value) for value in values]  # checks all values before the first plan
+    changed = [_changed(problem, key, value) for value in values]  # all values are checked before the first plan
     return [_row(value, one, solve) for value, one in zip(values, changed, strict=True)]
 
 

@@ -4,9 +4,9 @@ A step of S samples takes d = L (S + s₀)/P seconds on average. With batches of
 
     d/d̄ = 1 + (1 − f) (S/S̄ − 1),        f = s₀/(S̄ + s₀)
 
-so the fixed share f follows from a line through durations at several batch sizes. It is shrunk towards the fleet's, and
-that towards 0, as far as the evidence is weak. The spread v of a layer's time follows from the variation of durations
-around that line, since those of L independent layers vary by v/√L; it is shrunk towards the fleet's, and that towards
+so the fixed share f follows from a line through durations at several batch sizes. Weak evidence is shrunk towards the
+fleet's share, and that towards 0. The spread v of a layer's time follows from the variation of durations around that
+line, since those of L independent layers vary by v/√L; it is shrunk towards the fleet's, and that towards
 ``PRIOR_SPREAD``.
 """
 

@@ -38,7 +38,7 @@ def minimise(cost: RoundCost, a: Floats, budget: float, *, start: Optimum | None
         with np.errstate(all="ignore"):
             dT, dm = excess_gradient(cost, a, T, float(m[0]))
         slope: Floats = np.append(dT, dm) * scale / unit
-        return np.asarray(np.nan_to_num(slope, nan=0.0, posinf=1e30, neginf=-1e30), dtype=np.float64)
+        return np.nan_to_num(slope, nan=0.0, posinf=1e30, neginf=-1e30)
 
     order = diags([np.ones(R - 1), -np.ones(R - 1)], [0, 1], shape=(R - 1, R + 1))
     coverage = hstack([eye(R), csr_matrix(np.full((R, 1), -cost.x_min * start.m / mean))])

@@ -23,7 +23,8 @@ from adelfl.simulation.experiment import Experiment
 from adelfl.simulation.history import History
 from adelfl.simulation.replica import Replica
 from adelfl.strategies.base import at_least_one
-from adelfl.strategies.deployed import deployed
+from adelfl.strategies.deployment import deployed
+from adelfl.strategies.deployment_planner import Settings
 from adelfl.theory.gradient_stats import GradientStats
 
 _TASK = ("num_rounds", "local_iterations", "batch")  # options of every method on a deployment
@@ -64,9 +65,7 @@ def what_if(
     given |= {key: options[key] for key in _TASK if key in options}
     own = {key: value for key, value in options.items() if key not in _TASK}
     rounds, steps = (None if given.get(key, "auto") == "auto" else at_least_one(key, given[key]) for key in _TASK[:2])
-    strategy = deployed(
-        method,
-        own,
+    settings = Settings(
         layers=len(info.layers),
         rounds=rounds,
         budget=budget or info.budget,
@@ -79,6 +78,7 @@ def what_if(
         opening_share=given["measure_share"],
         oversample=given["oversample"],
     )
+    strategy = deployed(method, own, settings)
     gradients = next((row.gradients for row in record.rounds if row.gradients is not None), None)
     stats = None if gradients is None else GradientStats.of(**gradients)
     simulation = None if experiment is None else Simulation(_matched(experiment, history))

@@ -1,7 +1,6 @@
 """Strategies, one method per file, and their names.
 
-A strategy from outside the package is named by an entry point in the group ``adelfl.strategies``, or by an import path
-``package.module:Class``.
+Other packages register strategies as entry points of the group ``adelfl.strategies``.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def strategy_names() -> list[str]:
 
 
 def code_of(name: str) -> str | None:
-    """Return the import path of a strategy that is not adelfl's own."""
+    """Return the import path of a strategy from outside the package; None for a built-in or unknown name."""
     if name in BUILT_IN:
         return None
     path = _registered().get(name, name)
@@ -70,12 +69,12 @@ def code_of(name: str) -> str | None:
 
 def find_strategy(name: str) -> type[Strategy]:
     """Find a strategy class by its name, or by an import path ``package.module:Class``."""
-    # Entry points are those of every installed package, and take 10 ms to read: not for a name of ours.
+    # Reading the entry points of all installed packages takes 10 ms, and is not needed for built-in names.
     path = BUILT_IN.get(name) or _registered().get(name, name)
     if ":" not in path:
         known = _registered()
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
+        similar = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {similar[0]!r}?" if similar else f"known are {', '.join(known)}."
         raise ConfigError(f"strategy {name!r} is not known; {hint} Others are given as package.module:Class")
     kind = import_object("strategy", path)
     if not (isinstance(kind, type) and issubclass(kind, Strategy)):
@@ -84,5 +83,4 @@ def find_strategy(name: str) -> type[Strategy]:
         raise ConfigError(f"strategy {name!r} is abstract: it does not define {', '.join(unfinished)}")
     if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(f'strategy {name!r} has no name: give its class an attribute name = "..."')
-    strategy: type[Strategy] = kind
-    return strategy
+    return kind

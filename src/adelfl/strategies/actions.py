@@ -9,13 +9,14 @@ event for all of them (``together``); an asynchronous method gets one event per 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from adelfl.array_types import Floats as Floats
 from adelfl.array_types import Ints as Ints
+from adelfl.array_types import select
 from adelfl.planner.beliefs import Timing
 from adelfl.theory.gradient_stats import GradientStats
 
@@ -33,7 +34,7 @@ class Tasks:
     rate: float
     """Learning rate of the local steps."""
     cutoff: float = np.inf
-    """Seconds after dispatch by which an upload must be in; infinite for none."""
+    """Seconds after dispatch by which an upload must have arrived; infinite for no limit."""
     width: Floats | None = None
     """Share of the hidden units that each device trains, shape (U,); None for the whole model."""
     together: bool = True
@@ -47,16 +48,16 @@ class Tasks:
     """Expected seconds per sample of each layer, last layer first, shape (U, L); NaN if unknown. A real device does not
     begin a layer that it cannot finish."""
     enough: int | None = None
-    """The event of all devices comes as soon as so many have delivered everything; the others count with what they have
-    delivered by then."""
+    """Number of complete deliveries at which the event of all devices comes; the other devices count with what they
+    have delivered by then."""
     chunk: int | None = None
-    """Devices go through their batch in pieces of so many samples, all from the same weights, until time is up; the
-    batch is then what they have finished. None to compute the batch at once, as real devices always do."""
+    """Samples in each piece of a batch: devices process piece after piece from the same weights until time is up. None
+    to process the batch at once, as real devices always do."""
     proximal: float = 0.0
     """μ: devices add μ (w_u − w_start) to their gradients."""
     controls: Floats | None = None
-    """Devices correct their gradients by control variates, g − c_u + c, and then move them: how much a change of c_u
-    moves c, shape (U,). None for no control variates."""
+    """Factor with which a change of each control variate c_u is added to c, shape (U,): devices use g − c_u + c as
+    their gradient. None for no control variates."""
 
     @property
     def each_steps(self) -> Ints:
@@ -69,22 +70,18 @@ class Tasks:
         return self.steps if isinstance(self.steps, int) else int(self.steps.max(initial=1))
 
     def only(self, some: Ints) -> Tasks:
-        """Return the part of the tasks that concerns the devices at some positions."""
-        per_device = ("devices", "batch", "steps", "width", "stop", "pace", "controls")
-        parts: dict[str, Any] = {
-            key: values[some] for key in per_device if isinstance(values := getattr(self, key), np.ndarray)
-        }
-        return replace(self, **parts)
+        """Return the tasks of the devices at some positions."""
+        return select(self, some)
 
 
 @dataclass(frozen=True)
 class Started:
-    """The run begins, or goes on in a new process; no task is under way."""
+    """The run begins, or continues in a new process; no task is under way."""
 
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Devices that can be given tasks: they connected, came back, or failed to answer an earlier task."""
+    """Devices are available for tasks: they connected, returned, or failed to answer an earlier task."""
 
     devices: Ints
     """Device numbers, ascending."""
@@ -97,17 +94,17 @@ class Arrivals:
     tasks: Tasks
     """Tasks of the U devices that this event is about."""
     number: int
-    """Which tasks of the run they are, from 0."""
+    """Number of these tasks in the run, from 0."""
     version: int
     """Version of the weights that they started from."""
     began: float
     """Time of their dispatch."""
     z: Ints
-    """Layers that were finished in time over all steps, from the last layer of the first step on, shape (U,)."""
+    """Layers finished in time over all steps, counted from the last layer of the first step, shape (U,)."""
     seconds: Floats
-    """Computing time of each device, shape (U,); NaN if nothing came."""
+    """Computing time of each device, shape (U,); NaN if nothing arrived."""
     upload: Floats
-    """Duration of a whole upload, shape (U,); NaN if nothing came."""
+    """Duration of a whole upload, shape (U,); NaN if nothing arrived."""
     timings: tuple[Timing | None, ...] = ()
     """Durations that real devices report, one entry per device; empty in a simulation."""
 
@@ -129,20 +126,20 @@ class Late:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """A merge was done."""
+    """A merge was computed."""
 
     version: int
     """Version of the weights after it."""
     spread: GradientStats | None = None
     """Statistics of the gradients that were merged, if the merge requested them."""
     losses: Floats | None = None
-    """Loss of each device of the merge on its first batch, before it trained, if the merge requested it: the root of
-    the mean square over samples, or the mean that a real device reports. NaN if nothing was delivered."""
+    """Loss of each device on its first batch, before training, if the merge requested it: the root mean square over
+    samples, or the mean that a real device reports. NaN if nothing was delivered."""
 
 
 @dataclass(frozen=True)
 class Timer:
-    """The time that ``wake_at`` requested has come."""
+    """The time requested by ``wake_at`` has come."""
 
 
 Event = Started | Joined | Arrivals | Late | Merged | Timer
@@ -150,7 +147,7 @@ Event = Started | Joined | Arrivals | Late | Merged | Timer
 
 @dataclass(frozen=True, eq=False)
 class Merge:
-    """Move the weights by what was delivered.
+    """Move the weights by the delivered changes.
 
     w^l ← w^l + Σ_u A[u,l] (w_u^l − w_start^l)          of = "changes": eq. (5), FedAvg, FedBuff
     w^l ← w^l + Σ_u A[u,l] (w_u^l − w^l)                of = "models": FedAsync
@@ -161,9 +158,9 @@ class Merge:
     """Weight of each device's layers, shape (U, L) for each of the arrivals."""
     of: Literal["changes", "models"] = "changes"
     spread: bool = False
-    """Whether the strategy needs the statistics of the gradients before it goes on."""
+    """Whether the strategy needs gradient statistics before it continues."""
     losses: bool = False
-    """Whether the strategy needs the losses of the devices before it goes on."""
+    """Whether the strategy needs the losses of the devices before it continues."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +175,7 @@ class Actions:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """State of the run that a strategy may look at when it reacts."""
+    """State of the run that a strategy may use when it reacts."""
 
     now: float
     """Seconds since the run began."""

@@ -1,4 +1,4 @@
-"""ADEL-FL beyond its paper: a plan by the noise itself, a merge by precision, and both learn while training goes on.
+"""ADEL-FL beyond its paper: plan for the noise of training, merge by precision, and learn during training.
 
     T_1..T_R, m_1..m_R  =  argmin Σ_t a_t N(T_t, m_t)   within   Σ T_t ≤ T_max            (docs/beyond.md)
     S_t^u = max(1, ⌊m_t P_u (T_t − B_u)/T_t⌋)                                              (B3)
@@ -26,28 +26,22 @@ from adelfl.strategies.merge import ByPrecision
 from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, RoundStrategy, Weigh, check_schedule
 
 _SAMPLE = 2048  # devices that stand for the fleet in a plan
-_LIKELY = 0.5  # with few rounds: how often the last layer must arrive, in each of them, for training to be worth while
+_LIKELY = 0.5  # expected arrivals of the last layer in each round of a run with fewer than two in all
 
 
 class Adel(ByPrecision):
-    """Planned deadlines and batch sizes for the noise that they leave.
+    """Plan the deadlines and batch sizes that leave the least noise, and plan again during training.
 
-    With a constant learning rate deadlines rise, which leaves the last rounds less noise. A falling rate does that by
-    itself, and deep networks suffer from short rounds: then deadlines are equal.
+    With a constant learning rate, deadlines rise, so that late rounds have less noise. With a falling rate, late rounds
+    matter less already, and short ones harm deep networks, so all deadlines are equal.
 
-    Parameters
-    ----------
-    problem : Problem
-    schedule : Schedule, optional
-        A plan made elsewhere, which is then kept to, and to its number of rounds.
-    replan : bool
-        Whether speeds, uploads and gradients are learned, and the rest of the rounds planned again ten times in a run.
-    weigh : {"data", "equally"}
-        Weigh devices by the samples that they hold, or equally.
+    With ``replan``, speeds, uploads and gradients are estimated again during the run, and the remaining rounds are
+    planned again ten times. A given ``schedule`` is followed instead, with its number of rounds.
     """
 
     name = "adel"
     server_step = "average"
+    schedule: Schedule
 
     def __init__(
         self, problem: Problem, *, schedule: Schedule | None = None, replan: bool = True, weigh: Weigh = "data"
@@ -57,47 +51,31 @@ class Adel(ByPrecision):
             raise ConfigError(f"strategy option replan must be true or false, not {replan!r}")
         check_schedule(problem, schedule)
         if problem.devices > 1:
-            problem.planned()  # refuses what no plan can be made for
+            problem.planned()  # raises ConfigError if no plan can be made
         self.replan = replan and schedule is None
         self._given = schedule is not None
-        self._rounds = problem.rounds if schedule is None else schedule.rounds
         law = getattr(problem.latency, "law", None)
         variation = getattr(for_plans(problem.latency), "spread", 1.0) if law is None else law.variation
         self.beliefs: Beliefs = Beliefs(problem.compute, problem.upload, variation)
         by_speed = np.argsort(problem.compute, kind="stable")
         places = np.linspace(0, problem.devices - 1, min(problem.devices, _SAMPLE)).round().astype(np.int64)
         self._sample = by_speed[places]
-        self._expected: Floats | None = None  # rounds in which some device delivers each layer
-        self._schedule = self._first_plan() if schedule is None else schedule
-        self._T = self._schedule.deadlines.copy()
-        self._m = None if self._schedule.m is None else np.broadcast_to(self._schedule.m, self._T.shape).copy()
-
-    @property
-    def label(self) -> str:
-        """Name what differs from the whole method."""
-        return self.labelled([] if self.replan else ["no replanning"])
-
-    @property
-    def schedule(self) -> Schedule:
-        """The plan before the first round."""
-        return self._schedule
-
-    @property
-    def rounds(self) -> int:
-        """R."""
-        return self._rounds
+        self._expected: Floats | None = None  # number of rounds in which some device delivers each layer
+        self.schedule = self._first_plan() if schedule is None else schedule
+        self._T = self.schedule.deadlines.copy()
+        self._m = None if self.schedule.m is None else np.broadcast_to(self.schedule.m, self._T.shape).copy()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Name devices that cannot take part, and layers that hardly arrive."""
-        words = []
+        """Name devices that cannot take part, and a first layer that hardly ever arrives."""
+        notes = []
         late = self.problem.fleet.upload >= self._T.max()
         if late.any():
             out = int(self.problem.fleet.count[late].sum())
-            words.append(f"{out} devices sit out: their uploads outlast every deadline (at most {self._T.max():.4g} s)")
+            notes.append(f"{out} devices sit out: their uploads outlast every deadline (at most {self._T.max():.4g} s)")
         if self._expected is not None and self._expected[0] < 1.0:
-            words.append(f"the first layer is expected to arrive {self._expected[0]:.2g} times in all: too little time")
-        return tuple(words)
+            notes.append(f"the first layer is expected to arrive {self._expected[0]:.2g} times in all; give more time")
+        return tuple(notes)
 
     def planned(self, t: int) -> float:
         """Seconds that rounds t, t+1, … are meant to take."""
@@ -107,7 +85,7 @@ class Adel(ByPrecision):
         """Return the planned T_t, and batch sizes by rule B3 for the estimated speeds."""
         T = float(self._T[t])
         if self._m is None:
-            sizes = self._schedule.batch_sizes(t, self.problem.group[devices])
+            sizes = self.schedule.batch_sizes(t, self.problem.group[devices])
             return Orders(T, self.problem.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
         time, overhead, E = self._m[t] * P * (T - B) / T, self.problem.overhead[devices], self.problem.local_iterations
@@ -117,39 +95,37 @@ class Adel(ByPrecision):
         samples = np.maximum(1.0, np.floor(samples))
         takes_part = B < T
         if self._given:
-            takes_part &= ~self._schedule.sits_out[self.problem.group[devices]]
+            takes_part &= ~self.schedule.sits_out[self.problem.group[devices]]
         return Orders(T, self.problem.within_data(np.where(takes_part, samples, 0.0), devices), early=True)
 
     def absent(self, devices: Ints) -> Floats:
-        """Learned from silence."""
+        """Return the estimated probability of absence; 0 without replanning."""
         return self.beliefs.away(devices) if self.replan else np.zeros(devices.size)
 
     @property
     def _least_batch(self) -> int:
-        """Samples of a local step that a device takes rather fewer steps for, so that a step of all has enough."""
+        """Batch size below which a device takes fewer local steps instead, so that a step of all devices has enough."""
         s = self.problem
         return min(s.batch, math.ceil(LEAST_BATCHES * s.batch / (s.cohort or s.devices)))
 
     # -- learning
 
     def observe(self, outcome: Outcome) -> None:
-        """Learn how fast devices are, and give the time that is left to the rounds that are left."""
+        """Update the estimates, and distribute the time that is left over the rounds that are left."""
         t, left = outcome.t + 1, outcome.left
         if self.replan:
             super().observe(outcome)
-        if t >= self._rounds or left <= 0:
+        if t >= self.rounds or left <= 0:
             return
         if self.looks_at(outcome.t):
-            try:
+            with suppress(InfeasibleBudgetError):  # if no device is expected to deliver any more, the old plan stays
                 self._replan(t, left)
                 return
-            except InfeasibleBudgetError:
-                pass  # by what is believed no device can deliver any more: better the old plan than none
         stretch = left / self._T[t:].sum()
         self._T[t:] *= min(1.0, stretch) if self._given else stretch
 
     def inherit(self, older: RoundStrategy | None, beliefs: Beliefs) -> None:
-        """Take over the beliefs and the gradient statistics, and plan with them."""
+        """Take over beliefs and gradient statistics, and plan with them."""
         super().inherit(older, beliefs)
         if isinstance(older, Adel) and self.replan and older.replan:
             self.spread, self._seen = older.spread, older._seen
@@ -157,7 +133,7 @@ class Adel(ByPrecision):
                 self._replan(0, self.problem.budget)
 
     def looks_at(self, t: int) -> bool:
-        """Some times in a run, unless the first plan is kept."""
+        """Return whether gradient statistics are needed after round t: ten times in a run, if there is replanning."""
         return self.replan and super().looks_at(t)
 
     # -- planning
@@ -169,12 +145,11 @@ class Adel(ByPrecision):
         if type(s.latency) is Exponential:
             self._expected = _times_filled(schedule)
             if self._expected[-1] < min(1.0, _LIKELY * schedule.rounds):
-                R, many = schedule.rounds, schedule.rounds > 1
+                rounds, advice = ("1 round", "") if s.rounds == 1 else (f"{s.rounds} rounds", ", or plan fewer rounds")
                 raise InfeasibleBudgetError(
-                    f"no plan: in {R} round{'s' if many else ''} and {s.budget:.4g} s even the last layer is expected "
-                    f"to arrive {self._expected[-1]:.2g} times in all; give more time{', or plan fewer rounds' * many}",
+                    f"no plan: in {rounds} and {s.budget:.4g} s even the last layer is expected to arrive "
+                    f"{self._expected[-1]:.2g} times in all; give more time{advice}",
                     binding="the time of all devices together",
-                    smallest_budget=None,
                 )
         return schedule
 
@@ -198,7 +173,7 @@ class Adel(ByPrecision):
             samples=None if s.held is None else s.held[some],
             overhead=s.overhead[some],
         )
-        if s.local_iterations > 1:  # a round's noise is that of many steps: no deadline is worth another's
+        if s.local_iterations > 1:  # N describes rounds of one step only, so all deadlines are equal
             check_uploads(population, eta.size, left)
             T = np.full(eta.size, left / eta.size)
             return T, T / (SPARE * s.layers)
@@ -208,7 +183,7 @@ class Adel(ByPrecision):
 
 
 def _times_filled(schedule: Schedule) -> Floats:
-    """In how many rounds some device is expected to deliver each layer, estimated from some rounds, shape (L,)."""
+    """Estimate from some rounds the number of rounds in which some device delivers each layer, shape (L,)."""
     some = np.unique(np.linspace(0, schedule.rounds - 1, min(schedule.rounds, 16)).round().astype(np.int64))
     filled: Floats = np.mean([1.0 - schedule.p_empty(int(t)) for t in some], axis=0) * schedule.rounds
     return filled

@@ -29,13 +29,14 @@ Batches = Literal["planned", "fixed", "proportional"]
 class AdelPaper(Salf):
     """SALF with planned deadlines and batch sizes; nothing else differs.
 
-    A plan made elsewhere (``schedule``) is kept to, and to its number of rounds; by default Problem 2 is solved for
-    the whole fleet. The other options tell what each half of the plan is worth. ``deadlines`` are planned T_t, or
-    T_max/R with ``"uniform"``. ``batches`` are planned m (with uniform deadlines: the best m for those),
-    ``"fixed"`` at the baselines' S, or ``"proportional"`` to speed: rule B3 with the m that makes S the mean.
+    A given ``schedule`` is followed, with its number of rounds; by default, Problem 2 is solved for the whole fleet.
+    The other options are for ablations. ``deadlines`` are planned T_t, or T_max/R with ``"uniform"``. ``batches`` are
+    planned m (with uniform deadlines: the best m for those), ``"fixed"`` at the baselines' S, or ``"proportional"`` to
+    speed: rule B3 with the m that makes S the mean.
     """
 
     name = "adel-paper"
+    schedule: Schedule
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class AdelPaper(Salf):
         check_schedule(problem, schedule)
         if schedule is not None and (deadlines, batches) != ("planned", "planned"):
             raise ConfigError("strategy options deadlines and batches cannot be combined with a given schedule")
-        self.deadlines = check_choice("deadlines", deadlines, Deadlines)
-        self.batches = check_choice("batches", batches, Batches)
+        check_choice("deadlines", deadlines, Deadlines)
+        check_choice("batches", batches, Batches)
         self._notes: tuple[str, ...] = ()
         if schedule is None:
             solution = plan(problem, objective="paper")
@@ -61,24 +62,7 @@ class AdelPaper(Salf):
             named = "; ".join(f"{s.name} (× {s.count}): {s.reason}" for s in solution.sitting_out[:3])
             more = " …" if len(solution.sitting_out) > 3 else ""
             self._notes = solution.warnings + ((f"{out} devices sit out: {named}{more}",) if out else ())
-        self._schedule = schedule
-
-    @property
-    def label(self) -> str:
-        """Name the part of the plan that is used, if it is not the whole plan."""
-        parts = ((self.deadlines, "deadlines"), (self.batches, "batches"))
-        changed = [f"{value} {what}" for value, what in parts if value != "planned"]
-        return super().label + (f" ({', '.join(changed)})" if changed else "")
-
-    @property
-    def rounds(self) -> int:
-        """Number of planned rounds."""
-        return self._schedule.rounds
-
-    @property
-    def schedule(self) -> Schedule:
-        """Plan of all rounds."""
-        return self._schedule
+        self.schedule = schedule
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -88,12 +72,12 @@ class AdelPaper(Salf):
     def orders(self, t: int, devices: Ints) -> Orders:
         """Return planned deadlines and batch sizes (B3)."""
         groups = self.problem.group[devices]
-        sizes = self.problem.within_data(self._schedule.batch_sizes(t, groups), devices)
-        return Orders(float(self._schedule.deadlines[t]), sizes)
+        sizes = self.problem.within_data(self.schedule.batch_sizes(t, groups), devices)
+        return Orders(float(self.schedule.deadlines[t]), sizes)
 
 
 def _part_of(solution: Solution, deadlines: Deadlines, batches: Batches) -> Schedule:
-    """Return the plan, or its deadlines or batch sizes beside those of the baselines."""
+    """Return the plan, with the deadlines or batch sizes of the baselines where the options say so."""
     schedule, problem = solution.schedule, solution.problem
     if deadlines == "uniform":
         T = np.full(schedule.rounds, solution.uniform.deadline)

@@ -1,13 +1,13 @@
-"""Anytime Minibatch: a fixed time for all devices, and the batch that each has finished by then.
+"""Anytime Minibatch: all devices have the same time, and each uses the samples that it has processed by then.
 
 Ferdinand et al., "Anytime minibatch: Exploiting stragglers in online distributed optimization", ICLR 2019.
 
-    w^l ← w^l − η Σ_u S_u g_u^l / Σ_u S_u          S_u: samples that device u has gone through by T_max / R
+    w^l ← w^l − η Σ_u S_u g_u^l / Σ_u S_u          S_u: samples that device u has processed by T_max / R
 
-All gradients of a round are taken at the same weights, one step however many local iterations are set. A simulated
-device goes through its samples in pieces, each with the overhead and the random time of a batch; the
-piece that is not finished is lost. A node on Flower is assigned as many samples as its measured speed allows, and
-delivers the layers that it finishes.
+All gradients of a round are taken at the same weights, in a single step for any number of local iterations. A
+simulated device processes its samples in pieces, each with the overhead and the random time of a batch; an unfinished
+piece is lost. A node on Flower is assigned as many samples as its measured speed allows, and delivers the layers that
+it finishes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from adelfl.strategies.base import at_least_one
 from adelfl.strategies.merge import normalised
 from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrategy
 
-_MOST = 1_000_000  # samples of a batch, where the device's own number is not known
+_MOST = 1_000_000  # batch size if it is not known how many samples a device holds
 
 
 class Anytime(RoundStrategy):
-    """T_max / R, batches as large as time permits in pieces of ``chunk`` samples, weighted by samples."""
+    """Rounds of T_max / R; batches of as many pieces of ``chunk`` samples as fit, weighted by their size."""
 
     name = "anytime"
 
@@ -33,11 +33,11 @@ class Anytime(RoundStrategy):
 
     @property
     def most_steps(self) -> int:
-        """Return 1, whatever E is."""
+        """Return 1 for any E."""
         return 1
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """Return all samples of each device, or what is expected to fit if devices do not stop by themselves."""
+        """Return all samples of each simulated device, or the number that a real device is expected to finish."""
         s = self.problem
         T = s.uniform_deadline
         P, B = self.believed(devices)

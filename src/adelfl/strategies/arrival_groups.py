@@ -11,7 +11,7 @@ from adelfl.strategies.actions import Arrivals
 
 @dataclass(eq=False)
 class ArrivalGroup:
-    """Devices that are expected at one moment, with the latest moment to wait for, and arrivals so far."""
+    """Devices that are expected to arrive together, the latest moment to wait for them, and the arrivals so far."""
 
     expected: float
     latest: float

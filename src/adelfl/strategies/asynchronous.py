@@ -48,16 +48,16 @@ class Staleness:
 
 
 class Asynchronous(Strategy):
-    """Devices work all the time; a subclass defines what is merged when an update arrives."""
+    """An asynchronous method; a subclass defines what is merged when an update arrives."""
 
     proximal = 0.0
 
     @abstractmethod
     def arrived(self, view: View, event: Arrivals) -> Merge | None:
-        """Return what is merged when one device has delivered something; None to wait for more."""
+        """Return the merge that follows the update of one device; None to wait for more updates."""
 
     def react(self, view: View, event: Event) -> Actions:
-        """Let devices start, and start again when they have delivered."""
+        """Start devices, and start them again when they have delivered."""
         if isinstance(event, Started | Joined):
             devices = event.devices if isinstance(event, Joined) else view.cohort(0, self.problem.cohort)
             return Actions(dispatch=(self.tasks(view, devices),) if devices.size else ())
@@ -71,12 +71,12 @@ class Asynchronous(Strategy):
         return (self.tasks(view, event.tasks.devices),)
 
     def tasks(self, view: View, devices: Ints, steps: int | Ints | None = None) -> Tasks:
-        """Return work for some devices: E steps of the baselines' batch size, unless other steps are given."""
+        """Return tasks of the baselines' batch size, with E steps unless other numbers are given."""
         s = self.problem
         rate = float(s.eta[min(view.version, s.rounds - 1)])
         E = s.local_iterations if steps is None else steps
         return Tasks(devices, fixed_batch(s, devices), E, rate, together=False, proximal=self.proximal)
 
     def row(self, weight: float) -> Floats:
-        """Return the row of A of a device whose layers all count alike."""
+        """Return the row of A of a device whose layers all have the same weight."""
         return np.full((1, self.problem.layers), weight)

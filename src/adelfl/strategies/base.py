@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
 import numpy as np
@@ -15,6 +15,17 @@ from adelfl.schedule import Schedule
 from adelfl.strategies.actions import Actions, Event, View
 
 Choice = TypeVar("Choice", bound=str)
+
+_WORDS = {
+    "average_over=all": "average over all",
+    "batches=fixed": "fixed batches",
+    "batches=proportional": "proportional batches",
+    "correction=none": "no correction",
+    "deadlines=uniform": "uniform deadlines",
+    "replan=false": "no replanning",
+    "weigh=equally": "equal weights",
+}
+"""What labels show in place of these options; other options follow as key=value."""
 
 
 class Strategy(ABC):
@@ -39,25 +50,28 @@ class Strategy(ABC):
     """Why the method cannot run on a deployment; empty if it can."""
 
     options: dict[str, Any]
-    """Options that the strategy was made with, by name, without those that have their default values."""
+    """Options that differ from their defaults, by name."""
+    schedule: Schedule | None = None
+    """Plan of all rounds, if there is one before the first round."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
-    def __new__(cls, *given: Any, **options: Any) -> Self:  # noqa: ANN401 - as __init__ takes them
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:  # noqa: ANN401 - as __init__ takes them
         """Note the options that differ from their defaults."""
         strategy = super().__new__(cls)
         known = inspect.signature(cls.__init__).parameters
         default = {key: parameter.default for key, parameter in known.items()}
-        options |= dict(zip([*known][2:], given[1:], strict=False))
+        options |= dict(zip([*known][2:], arguments[1:], strict=False))
         names = [key for key in {**default, **options} if key in options]  # in the order of the parameters
         strategy.options = {k: options[k] for k in names if not np.array_equal(options[k], default.get(k, ...))}
         return strategy
 
     @property
     def rounds(self) -> int:
-        """Number of rounds; a strategy may choose fewer or more than the problem states."""
-        return self.problem.rounds
+        """Number of rounds: that of the plan if the attribute ``schedule`` is set, otherwise that of the problem."""
+        schedule: Schedule | None = vars(self).get("schedule")  # a property of this name may use ``rounds``
+        return self.problem.rounds if schedule is None else schedule.rounds
 
     @property
     def most_steps(self) -> int:
@@ -65,25 +79,11 @@ class Strategy(ABC):
         return self.problem.local_iterations
 
     @property
-    def schedule(self) -> Schedule | None:
-        """Plan of all rounds, if there is one before the first round."""
-        return None
-
-    @property
     def label(self) -> str:
-        """Name in reports, with the options that matter; by default all that differ from their defaults."""
-        return self.labelled([])
-
-    def labelled(self, words: Sequence[str]) -> str:
-        """Return the name, and in brackets some words and the options that these do not stand for.
-
-        ``words`` stand for ``weigh``, and for the options of the class of adelfl's own that has a ``label`` of its own.
-        """
-        kinds = (kind for kind in type(self).__mro__ if kind.__module__.startswith("adelfl."))
-        worded = next(kind for kind in kinds if "label" in vars(kind))
-        known = {*inspect.signature(worded.__init__).parameters, "weigh"}  # type: ignore[misc]
-        own = [f"{key}={_in_short(value)}" for key, value in self.options.items() if key not in known]
-        return self.name + (f" ({', '.join([*words, *own])})" if words or own else "")
+        """Name in reports, with the options that differ from their defaults, except for a given schedule."""
+        options = [f"{key}={_in_short(value)}" for key, value in self.options.items() if key != "schedule"]
+        words = sorted((_WORDS.get(option, option) for option in options), key=lambda word: "=" in word)
+        return self.name + (f" ({', '.join(words)})" if words else "")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def react(self, view: View, event: Event) -> Actions:
-        """Return the actions that an event asks for, in view of time, budget and version of the weights."""
+        """Return the actions that follow an event, given the time, the budget and the version of the weights."""
 
 
 def _in_short(value: object) -> str:
@@ -108,7 +108,7 @@ def _in_short(value: object) -> str:
 
 
 def check_options(kind: type[Strategy], options: Mapping[str, Any]) -> None:
-    """Refuse options that a strategy does not have."""
+    """Raise ConfigError for options that a strategy does not have."""
     try:
         inspect.signature(kind.__init__).bind(None, None, **options)
     except TypeError as error:

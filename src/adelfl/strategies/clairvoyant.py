@@ -1,4 +1,4 @@
-"""The ceiling that the devices' speeds allow: every layer time is known before the round begins.
+"""An upper reference for the given speeds: every layer time is known before the round begins.
 
 S_u = the largest batch that device u finishes by T_max / R;     w^l ← w^l − η Σ_u A[u,l] g_u^l
 """
@@ -10,14 +10,14 @@ import numpy as np
 from adelfl.strategies.merge import ByPrecision
 from adelfl.strategies.rounds import Ints, Orders
 
-_MOST = 1_000_000  # samples of a batch, where the device's own number is not known
+_MOST = 1_000_000  # batch size if it is not known how many samples a device holds
 
 
 class Clairvoyant(ByPrecision):
-    """Batches that just fit, merged by precision. No real method knows layer times beforehand.
+    """The largest batches that fit, merged by precision; no real method knows layer times beforehand.
 
-    In contrast to the oracle it is not given more samples than time permits: the share of the gap between SALF and the
-    clairvoyant that a method closes is what its plan is worth.
+    In contrast to the oracle, devices process no more samples than their time permits. A plan can be judged by the
+    share of the gap between SALF and the clairvoyant that it closes.
     """
 
     name = "clairvoyant"
@@ -26,7 +26,7 @@ class Clairvoyant(ByPrecision):
     simulated_only = "it knows every layer time beforehand"
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """Return all samples of each device, which its world cuts to what fits into T_max / R."""
+        """Return all samples of each device; the world of this method reduces them to those that fit into T_max / R."""
         T = self.problem.uniform_deadline
         most = np.where(self.problem.upload[devices] < T, _MOST, 0)
         return Orders(T, self.problem.within_data(most, devices))

@@ -1,4 +1,4 @@
-"""FedCompass: devices get as many steps as it takes for groups of them to arrive together.
+"""FedCompass: steps are assigned to devices such that groups of them arrive together.
 
 Li et al., "FedCompass: Efficient cross-silo federated learning on heterogeneous client devices using a computing power
 aware scheduler", ICLR 2024.
@@ -43,7 +43,7 @@ class FedCompass(Asynchronous):
             raise ConfigError(f"fedcompass needs 1 ≤ least ≤ most and latest ≥ 1, not {low!r}, {high!r}, {latest!r}")
         self.groups, self.staleness = ArrivalGroups(low, high, float(latest)), Staleness()
         self._late: list[Arrivals] = []
-        self._waits = False  # the device that arrived last
+        self._waits = False  # whether the device that arrived last waits for its group
 
     @property
     def most_steps(self) -> int:
@@ -51,7 +51,7 @@ class FedCompass(Asynchronous):
         return self.groups.most
 
     def react(self, view: View, event: Event) -> Actions:
-        """Do what single updates ask for; otherwise merge a group that is complete or overdue."""
+        """React to single updates; if none is merged, merge a group that is complete or overdue."""
         if isinstance(event, Arrivals):
             steps = int(event.tasks.each_steps[0])
             self.groups.learn(int(event.tasks.devices[0]), view.now - event.began, steps)

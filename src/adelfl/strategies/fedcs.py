@@ -26,7 +26,7 @@ Uploads = Literal["parallel", "in-turn"]
 class FedCS(Wait):
     """Greedy choice among the devices of the cohort.
 
-    ``uploads`` are parallel, as in our simulator, or in turn on one channel, as in the paper.
+    ``uploads`` are parallel, as in the simulator, or in turn on one channel, as in the paper.
     """
 
     name = "fedcs"
@@ -37,7 +37,7 @@ class FedCS(Wait):
         self.uploads = check_choice("uploads", uploads, Uploads)
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """Return batch size S for the chosen devices; the others sit the round out."""
+        """Return batch size S for the chosen devices; the others sit out."""
         s = self.problem
         P, B = self.believed(devices)
         batch = fixed_batch(s, devices)
@@ -46,7 +46,7 @@ class FedCS(Wait):
         return Orders(s.uniform_deadline, np.where(chosen, batch, 0), early=True)
 
     def chosen(self, compute: Floats, upload: Floats, T: float) -> Bools:
-        """Return which devices are chosen; at least the one that is done first, even if it is expected to be late."""
+        """Return which devices are chosen: at least the fastest, even if it is expected to be late."""
         if self.uploads == "parallel":
             chosen = compute + upload <= T
         else:

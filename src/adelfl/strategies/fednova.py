@@ -1,11 +1,11 @@
-"""FedNova: updates are divided by the steps behind them, so that fast devices do not pull the model their way.
+"""FedNova: updates are divided by their number of steps, so that fast devices do not dominate the model.
 
 Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated optimization", NeurIPS 2020.
 
     w^l ← w^l + τ^l Σ_u p_u^l (w_u^l − w^l)/‖a_u^l‖,     τ^l = Σ_u p_u^l ‖a_u^l‖,     ‖a‖ = steps of plain SGD
 
-p_u^l are the shares of the devices that delivered layer l. Steps are counted layer by layer, since a device that is cut
-off has done one step more in its last layers.
+p_u^l are the shares of the devices that delivered layer l. Steps are counted for each layer, because a device that is
+interrupted has done one step more in its last layers.
 """
 
 from __future__ import annotations

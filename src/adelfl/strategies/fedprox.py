@@ -1,11 +1,11 @@
-"""FedProx: devices do as many steps as they can, and are held back by a proximal term.
+"""FedProx: devices do as many steps as they can, with a proximal term that keeps them close to the global model.
 
 Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.
 
     each step:  g + μ (w_u − w),     w ← w + Σ_u |D_u| (w_u − w) / Σ_u |D_u|      over devices with at least one step
 
-The first step starts at w, where the proximal gradient is zero: with E = 1 this is ``drop``. Layers that a device
-finished of its last, unfinished step count too.
+The first step starts at w, where the proximal gradient is zero: with E = 1 this is ``drop``. The layers that
+a device finished in its last, unfinished step count too.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from adelfl.theory.gradient_stats import GradientStats
 Correction = Literal["unbiased", "none"]
 AverageOver = Literal["contributors", "all"]
 
-_LOOKS, _NEW = 10, 0.3  # times in a run that gradients are looked at, and the weight of each look
+_LOOKS, _NEW = 10, 0.3  # number of gradient estimates in a run, and the weight of a new one
 
 
 def weighed(counts: Floats | Bools, progress: Progress) -> Floats:
-    """Multiply rows by each device's amount of data, relative to the mean of the cohort."""
+    """Multiply the rows by the amount of data of each device, relative to the mean of the cohort."""
     if progress.amounts is None:
         return counts.astype(np.float64)
     relative = progress.amounts / progress.amounts.mean()
@@ -27,9 +27,9 @@ def weighed(counts: Floats | Bools, progress: Progress) -> Floats:
 
 
 def normalised(weights: Floats | Ints) -> Floats:
-    """Divide each layer's weights by their sum; a layer without any stays zero."""
+    """Divide the weights of each layer by their sum; a layer without weights stays zero."""
     total = weights.sum(axis=0)
-    return np.asarray(weights / np.where(total > 0, total, 1.0), dtype=np.float64)
+    return weights / np.where(total > 0, total, 1.0)
 
 
 def average_of(chosen: Bools, progress: Progress) -> Floats:
@@ -46,18 +46,12 @@ def finished_only(progress: Progress) -> Floats:
 def layerwise(progress: Progress, correction: Correction, average_over: AverageOver) -> Floats:
     """Eq. (5): A[u,l] = 1[z_u ≥ L+1−l] / (|U_l| (1 − p_l)).
 
-    Parameters
-    ----------
-    progress : Progress
-        Layers that each device delivered.
-    correction : {"unbiased", "none"}
-        With or without the factor 1/(1 − p).
-    average_over : {"contributors", "all"}
-        |U_l|, or all U devices as in SALF's released code (which has no correction).
+    ``correction="none"`` leaves out the factor 1/(1 − p_l). ``average_over="all"`` divides by all U devices rather than
+    by |U_l|, without a correction, as in SALF's released code.
     """
     delivered = weighed(progress.delivered, progress)
     if average_over == "all":
-        return np.asarray(delivered / progress.z.size, dtype=np.float64)
+        return delivered / progress.z.size
     A = normalised(delivered)
     if correction == "none":
         return A
@@ -79,14 +73,14 @@ class ByPrecision(RoundStrategy):
         super().__init__(problem, weigh=weigh)
         self.spread = problem.spread
         seen = problem.constants.spread
-        self._seen = problem.spread if seen is None else seen.completed(problem.spread)  # negative squares and all
+        self._seen = problem.spread if seen is None else seen.completed(problem.spread)  # with negative estimates
 
     def weights(self, t: int, progress: Progress) -> Floats:
         """Return the merge by precision, with the present gradient statistics."""
         return by_precision(progress, self.spread, self._memory(t))
 
     def looks_at(self, t: int) -> bool:
-        """Return whether round t is one of ten, evenly spaced, whose gradients are looked at."""
+        """Return whether round t is one of ten, evenly spaced, that give gradient statistics."""
         return (t + 1) % max(1, math.ceil(self.rounds / _LOOKS)) == 0 and t + 1 < self.rounds
 
     def learn(self, spread: GradientStats) -> None:

@@ -4,9 +4,9 @@ Lai et al., "Oort: Efficient federated learning via guided participant selection
 
     U_u = (|D_u| √(mean loss²) + √(0.1 log(t + 1)/t_u)) · min(1, T/d_u)^α
 
-d_u is the duration of its last update, t_u the round of it. A share ε of a cohort are devices that have not delivered
-yet; the others are drawn among the best, in proportion to U. The pacer raises T, a quantile of all d_u, when losses
-fall. As with over-selection, 1.3 K devices start and the round waits for K. On Flower, nodes report their mean
+d_u and t_u are the duration and the round of its last update. A share ε of a cohort consists of devices that have not
+delivered yet; the others are drawn from the best, in proportion to U. The pacer raises T, a quantile of all d_u, when
+losses fall. As with over-selection, 1.3 K devices start and the round waits for K. On Flower, nodes report their mean
 loss. Devices that were selected often are not excluded.
 """
 
@@ -23,8 +23,8 @@ from adelfl.strategies.over_selection import OverSelection
 from adelfl.strategies.rounds import Floats, Ints, Outcome, RoundStrategy, Weigh
 
 _FIRST, _FALL, _LEAST = 0.9, 0.98, 0.2  # ε at first, its factor from round to round, and its lower bound
-_CLIP = _CUT = 0.95  # quantile at which losses are cut off, and how far below the best K others may be drawn
-_PACE, _MORE, _WINDOW = 0.5, 0.1, 10  # quantile T at first, what the pacer adds, after how many rounds it looks
+_CLIP = _CUT = 0.95  # quantile at which utilities are clipped; share of the K-th best utility that others need
+_PACE, _MORE, _WINDOW = 0.5, 0.1, 10  # first quantile T, its increase, and the rounds between two increases
 
 
 class Oort(OverSelection):
@@ -47,8 +47,8 @@ class Oort(OverSelection):
 
     def utility(self, t: int) -> Floats:
         """U of each device after t rounds; NaN for one that has not delivered yet."""
-        held, (loss, duration, last), known = self.problem.amounts, self.known, np.isfinite(self.known[0])
-        amounts = np.ones(known.size) if held is None else held / held.mean()
+        (loss, duration, last), samples = self.known, self.problem.amounts
+        known, amounts = np.isfinite(loss), np.ones(loss.size) if samples is None else samples / samples.mean()
         U = np.full(known.size, np.nan)
         if known.any():
             statistical = amounts[known] * loss[known]
@@ -84,7 +84,7 @@ class Oort(OverSelection):
         self.known[2, self._started[some]] = outcome.t + 1
 
     def learn_losses(self, losses: Floats) -> None:
-        """Note the losses; let the pacer allow slower devices when they are lower than before."""
+        """Note the losses; allow slower devices when losses are lower than before."""
         self.known[0, self._started[np.isfinite(losses)]] = losses[np.isfinite(losses)]
         self._losses.append(float(np.nansum(losses)))
         if len(self._losses) == 2 * _WINDOW:
@@ -92,7 +92,7 @@ class Oort(OverSelection):
             self.pace = min(1.0, self.pace + _MORE * (sum(self._losses) < sum(before)))
 
     def inherit(self, older: RoundStrategy | None, beliefs: Beliefs) -> None:
-        """Keep what is known of devices when the plan is made again."""
+        """Keep the knowledge of an earlier plan about devices."""
         super().inherit(older, beliefs)
         if isinstance(older, Oort):
             self.known[:, : older.problem.devices] = older.known[:, : self.problem.devices]

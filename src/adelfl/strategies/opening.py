@@ -1,7 +1,7 @@
 """The first round on devices that are not known beforehand: it trains and measures at once.
 
-Every device does the work of the baselines, and its reply tells how fast it is, how long everything else takes, and how
-noisy its gradients are. A round in which too few devices finish a layer is repeated with less work and more time.
+Every device does the work of the baselines. Its reply shows how fast it is, how long everything else takes, and how
+noisy its gradients are. If too few devices finish a layer, the round is repeated with less work and more time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from adelfl.strategies.merge import layerwise
 from adelfl.strategies.rounds import Progress
 
 POLL = 0.25
-"""Seconds between two looks at how many devices are idle."""
+"""Seconds between two checks for idle devices."""
 _STOP = 0.5  # share of the round after which devices stop computing
 
 
 @dataclass(eq=False)
 class Opening:
-    """An opening round that is going on."""
+    """A running opening round."""
 
     layers: int
     steps: int
@@ -42,16 +42,16 @@ class Opening:
 
     @property
     def complete(self) -> bool:
-        """Whether every device that was asked has delivered something."""
+        """Whether every device with a task has delivered something."""
         return len(self.useful) >= len(self._assigned)
 
     def begin(self, view: View, devices: Ints) -> Actions:
-        """Ask devices for the work of the baselines, until a share of the budget has passed."""
+        """Assign the work of the baselines, until a share of the budget has passed."""
         self.end = max(min(view.now + self.share * view.budget, view.budget - POLL), view.now + POLL)
         return self.ask(view, devices)
 
     def ask(self, view: View, devices: Ints) -> Actions:
-        """Ask further devices; two steps at least, since two gradients tell their noise."""
+        """Assign work to further devices: at least two steps, because the noise is estimated from two gradients."""
         self._assigned |= set(devices.tolist())
         if devices.size == 0:
             return Actions(wake_at=self.end)
@@ -61,7 +61,7 @@ class Opening:
         return Actions(dispatch=(tasks,), wake_at=self.end)
 
     def again(self, view: View, idle: Ints) -> Actions:
-        """Ask idle devices that have not delivered anything once more, for less work and with more time."""
+        """Assign less work, with more time, to idle devices that have not delivered anything."""
         answered = {int(a.tasks.devices[0]) for a in self.useful}
         idle = idle[~np.isin(idle, list(answered))]
         if idle.size == 0 or view.left <= POLL:
@@ -71,7 +71,7 @@ class Opening:
         return self.begin(view, idle)
 
     def add(self, arrival: Arrivals, now: float) -> bool:
-        """Add the answer of one device; return whether the round is over."""
+        """Add the reply of one device; return whether the round is over."""
         self._arrivals.append(arrival)
         return len(self._arrivals) >= len(self._assigned) or now >= self.end
 

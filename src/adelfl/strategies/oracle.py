@@ -1,4 +1,4 @@
-"""The ceiling at a batch size: every device delivers everything in time.
+"""An upper reference for a batch size: every device delivers everything in time.
 
 w ← w − η Σ_u |D_u| g_u / Σ_u |D_u|          a round lasts T_max / R
 """
@@ -12,7 +12,7 @@ from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrate
 
 
 class Oracle(RoundStrategy):
-    """FedAvg on devices that are never late. No real method can promise this; larger batches can pass it."""
+    """FedAvg on devices that are never late. Methods with larger batches can exceed it."""
 
     name = "oracle"
     unhurried = True

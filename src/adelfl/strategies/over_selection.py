@@ -39,5 +39,5 @@ class OverSelection(Wait):
         return view.cohort(t, self.started)
 
     def orders(self, t: int, devices: Ints) -> Orders:
-        """Return batch size S for all devices, and no deadline but the K-th delivery."""
+        """Return batch size S for all devices; the round closes at the K-th delivery."""
         return replace(super().orders(t, devices), enough=min(self.needed, devices.size))

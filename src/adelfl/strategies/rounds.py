@@ -8,7 +8,7 @@ A synchronous method is a deadline rule, a batch rule and a U×L matrix A:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar, Literal
@@ -33,25 +33,23 @@ Weigh = Literal["data", "equally"]
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """Tasks of the U devices of one round."""
+    """Tasks of the U devices of one round; fields without description are as in ``adelfl.strategies.actions.Tasks``."""
 
     deadline: float
     """Seconds until the round closes; infinite to wait for all devices."""
     batch: Ints
-    """S_u, shape (U,); 0 sits the round out."""
+    """S_u, shape (U,); 0 lets a device sit out."""
     width: Floats | None = None
-    """Share of the hidden units that each device trains (HeteroFL), shape (U,), which makes layers and uploads take
-    width² as long; None for the whole model."""
+    """Share of the hidden units that each device trains, shape (U,): layers and uploads take width² as long."""
     early: bool = False
     """Whether the round closes before its deadline when all devices have delivered everything."""
     steps: int | Ints | None = None
     """Local iterations of all devices, or of each, shape (U,); None for those of the problem."""
     enough: int | None = None
-    """The round closes before its deadline when so many devices have delivered everything."""
+    """Number of complete deliveries at which the round closes before its deadline."""
     chunk: int | None = None
     proximal: float = 0.0
     controls: Floats | None = None
-    """These three are as in :class:`~adelfl.strategies.actions.Tasks`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,11 +117,11 @@ class Outcome:
     batch: Ints
     """S_u."""
     z: Ints
-    """Layers that came."""
+    """Layers that arrived."""
     seconds: Floats
-    """Computing time of each device; if nothing came, the time that it had."""
+    """Computing time of each device; if nothing arrived, the time that it had."""
     upload: Floats
-    """Duration of each upload; NaN if nothing came."""
+    """Duration of each upload; NaN if nothing arrived."""
     left: float
     """Seconds of the budget that are left."""
     steps: int | Ints | None = None
@@ -133,15 +131,11 @@ class Outcome:
 class RoundStrategy(Strategy):
     """A synchronous method. A subclass defines :meth:`orders` and :meth:`weights`.
 
-    Parameters
-    ----------
-    problem : Problem
-    weigh : {"data", "equally"}
-        Whether devices are weighed by the samples that they hold, as in FedAvg, or equally, as in the paper.
+    ``weigh="data"`` weighs devices by the samples that they hold, as FedAvg does; ``"equally"`` is for equal weights.
     """
 
     beliefs: Beliefs | None = None
-    """Estimates of the devices, updated after every round; None for a method that trusts its problem."""
+    """Estimates of the devices, updated after every round; None for a method that uses the given values."""
     self_paced: ClassVar[bool] = False
     """Whether rounds last as long as the method needs, and go on until the budget is used up."""
     _t = 0  # the present round, from 0
@@ -149,10 +143,6 @@ class RoundStrategy(Strategy):
     def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
         super().__init__(problem)
         self.weigh = check_choice("weigh", weigh, Weigh)
-
-    def labelled(self, words: Sequence[str]) -> str:
-        """Add equal weights to the label, unless they are the method's default."""
-        return super().labelled([*words, *(["equal weights"] if self.options.get("weigh") == "equally" else [])])
 
     @abstractmethod
     def orders(self, t: int, devices: Ints) -> Orders:
@@ -168,7 +158,7 @@ class RoundStrategy(Strategy):
         return self.problem.eta_of(self.rounds)
 
     def planned(self, t: int) -> float:
-        """Seconds that rounds t, t+1, … (from 0) are meant to take; infinite if unknown."""
+        """Return the planned seconds of rounds t, t+1, … (from 0); infinite if unknown."""
         if self.schedule is not None:
             return float(self.schedule.deadlines[t:].sum())
         return self.orders(t, np.arange(1)).deadline * (self.rounds - t)
@@ -180,7 +170,7 @@ class RoundStrategy(Strategy):
         return self.problem.compute[devices], self.problem.upload[devices]
 
     def absent(self, devices: Ints) -> Floats:
-        """Return the probability that each of some devices does not take part in a round that includes it."""
+        """Return the probability that a device does not take part in a round that includes it, for some devices."""
         return np.zeros(devices.size) if self.beliefs is None else self.beliefs.away(devices)
 
     def observe(self, outcome: Outcome) -> None:
@@ -192,14 +182,14 @@ class RoundStrategy(Strategy):
         when = f"round {o.t + 1}"
         cost = np.where(o.batch > 0, o.batch + self.problem.overhead[o.devices], 0.0)
         work, silence = work_of(latency, o.z, L, when), None
-        if type(latency) is not Exponential:  # a class derived from it has chances of its own
+        if type(latency) is not Exponential:  # a derived class may have other probabilities
             mean = np.maximum(cost, 1) / self.beliefs.compute(o.devices)
             own = of_devices(latency, o.devices)
             silence = 1.0 - delivery_of(own, mean, np.zeros(mean.size), o.seconds, L, when)[:, -1]
         self.beliefs.observe(o.devices, cost, work, o.seconds, o.upload, through, silence)
 
     def inherit(self, older: RoundStrategy | None, beliefs: Beliefs) -> None:
-        """Take over the estimates of devices, and the knowledge of the strategy that an earlier plan used."""
+        """Take over the estimates of devices, and the knowledge of an earlier strategy."""
         self.beliefs = beliefs
 
     def looks_at(self, t: int) -> bool:
@@ -207,14 +197,14 @@ class RoundStrategy(Strategy):
         return False
 
     def learn(self, spread: GradientStats) -> None:
-        """Take the gradient statistics of that round; layers that no device sent are NaN."""
+        """Use the gradient statistics of that round; layers that no device sent are NaN."""
 
     def wants_losses(self, t: int) -> bool:
         """Return whether the strategy needs the losses of its devices after round t."""
         return False
 
     def learn_losses(self, losses: Floats) -> None:
-        """Take the losses of the devices of that round; NaN where nothing was delivered."""
+        """Use the losses of the devices of that round; NaN if nothing was delivered."""
 
     def cohort(self, view: View, t: int) -> Ints:
         """Return the devices of round t: by default all, or ``problem.cohort`` of them drawn at random."""
@@ -243,15 +233,8 @@ class RoundStrategy(Strategy):
         check_orders(self, orders, devices)
         rate = float(self.learning_rates[min(t, self.rounds - 1)])
         steps = s.local_iterations if orders.steps is None else orders.steps
-        tasks = Tasks(
-            *(devices, orders.batch, steps, rate, orders.deadline, orders.width),
-            early=orders.early,
-            enough=orders.enough,
-            chunk=orders.chunk,
-            proximal=orders.proximal,
-            controls=orders.controls,
-        )
-        return Actions(dispatch=(tasks,))
+        same = {key: value for key, value in vars(orders).items() if key not in ("deadline", "steps")}
+        return Actions(dispatch=(Tasks(devices, steps=steps, rate=rate, cutoff=orders.deadline, **same),))
 
     def _close(self, view: View, event: Arrivals) -> Actions:
         t, tasks = self._t, event.tasks
@@ -259,14 +242,14 @@ class RoundStrategy(Strategy):
         if not np.isfinite(A).all():
             raise ConfigError(f"strategy {self.name!r}: weights gave numbers that are not finite in round {t + 1}")
         if A.shape != (tasks.devices.size, self.problem.layers):
-            wanted = f"({tasks.devices.size}, {self.problem.layers}), devices by layers"
-            raise ConfigError(f"strategy {self.name!r}: weights must have shape {wanted}, not {A.shape}")
+            shape = f"({tasks.devices.size}, {self.problem.layers}), devices by layers"
+            raise ConfigError(f"strategy {self.name!r}: weights must have shape {shape}, not {A.shape}")
         if self.beliefs is not None or type(self).observe is not RoundStrategy.observe:
-            # Of a device from which nothing came, the time that it was thought to have.
+            # A device that delivered nothing computed for as long as it was expected to have time.
             _, upload = self.believed(tasks.devices)
             time = tasks.cutoff if tasks.enough is None else min(tasks.cutoff, view.now - event.began)
-            had = np.maximum(time - upload * _cost(tasks), 0.0)
-            seconds = np.where(np.isnan(event.seconds), had, event.seconds)
+            expected = np.maximum(time - upload * _cost(tasks), 0.0)
+            seconds = np.where(np.isnan(event.seconds), expected, event.seconds)
             outcome = Outcome(t, tasks.devices, tasks.batch, event.z, seconds, event.upload, view.left, tasks.steps)
             self.observe(outcome)
         return Actions(merge=Merge((event,), (A,), spread=self.looks_at(t), losses=self.wants_losses(t)))
@@ -280,7 +263,7 @@ class RoundStrategy(Strategy):
             return Progress(event.z, L, E, np.where(event.z > 0, np.inf, 0.0), None, tasks.batch, amounts)
         chances = None
         if type(s.latency) is not Exponential or np.count_nonzero(self.absent(tasks.devices)):
-            chances = partial(self._chances, tasks)  # a class derived from Exponential has chances of its own, too
+            chances = partial(self._chances, tasks)  # also for classes that are derived from Exponential
         return Progress(event.z, L, E, partial(self._rates, tasks), chances, tasks.batch, amounts)
 
     def _costs(self, tasks: Tasks) -> tuple[Floats, Floats, Floats]:
@@ -297,17 +280,17 @@ class RoundStrategy(Strategy):
         P, cost, B = self._costs(tasks)
         T, believed = np.full(B.size, tasks.cutoff), of_devices(self.problem.latency, tasks.devices)
         delivered = delivery_of(believed, cost / P, B, T, self.problem.layers, f"round {self._t + 1}")
-        there = (1.0 - self.absent(tasks.devices))[:, None]
-        return np.where(((tasks.batch > 0) & (B < T))[:, None], there * delivered, 0.0)
+        present = (1.0 - self.absent(tasks.devices))[:, None]
+        return np.where(((tasks.batch > 0) & (B < T))[:, None], present * delivered, 0.0)
 
 
 def _cost(tasks: Tasks) -> Floats | float:
-    """Share of the whole model's work and bytes: a submodel is as much smaller to train as to send."""
+    """Return the cost of each submodel as a share of the whole model, which is the same for computing and sending."""
     return 1.0 if tasks.width is None else tasks.width**2
 
 
 def check_orders(strategy: Strategy, orders: Orders, devices: Ints) -> None:
-    """Raise ConfigError if what a strategy asks for cannot be done."""
+    """Raise ConfigError if the orders of a strategy cannot be executed."""
     if not isinstance(orders, Orders):
         raise ConfigError(f"strategy {strategy.name!r}: orders must return an Orders, not {orders!r}")
     prefix, batch = f"strategy {strategy.name!r}: orders gave", orders.batch
@@ -322,16 +305,13 @@ def check_orders(strategy: Strategy, orders: Orders, devices: Ints) -> None:
 
 
 def fixed_batch(problem: Problem, devices: Ints, deadline: float = np.inf, width: Floats | float = 1.0) -> Ints:
-    """Return S for each device, or all samples of one that holds fewer; 0 if its upload takes longer than a deadline.
-
-    The upload is that of a submodel of the given width.
-    """
+    """Return S for each device, at most the samples it holds; 0 if the upload of its width outlasts the deadline."""
     sizes = np.where(problem.upload[devices] * width**2 < deadline, problem.batch, 0)
     return problem.within_data(sizes, devices)
 
 
 def check_schedule(problem: Problem, schedule: Schedule | None) -> None:
-    """Refuse a given schedule that is not one, or that is for another number of local iterations."""
+    """Raise ConfigError if a given schedule is of another type, or for another number of local iterations."""
     if schedule is None:
         return
     if not isinstance(schedule, Schedule):

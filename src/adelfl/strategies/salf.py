@@ -35,13 +35,6 @@ class Salf(RoundStrategy):
         self.average_over = check_choice("average_over", average_over, AverageOver)
         self.correction = check_choice("correction", correction, Correction)
 
-    @property
-    def label(self) -> str:
-        """Name which average and correction it is."""
-        if self.average_over == "all":
-            return self.labelled(["average over all"])
-        return self.labelled(["no correction"] if self.correction == "none" else [])
-
     def orders(self, t: int, devices: Ints) -> Orders:
         """Return batch size S for all devices, and the deadline T_max / R."""
         T = self.problem.uniform_deadline

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take the drift of local steps out.
+"""SCAFFOLD: control variates remove the drift of local steps.
 
 Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020, option II.
 

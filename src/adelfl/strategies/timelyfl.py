@@ -1,4 +1,4 @@
-"""TimelyFL: a round lasts as long as its k-th fastest device needs, and every device gets the work that fits.
+"""TimelyFL: a round lasts as long as its k-th fastest device needs, and every device does the work that fits.
 
 Zhang et al., "TimelyFL: Heterogeneity-aware asynchronous federated learning with adaptive partial training", CVPR
 workshops 2023.
@@ -49,7 +49,7 @@ class TimelyFL(RoundStrategy):
         batch = fixed_batch(s, devices)
         step = s.layers * (batch + s.overhead[devices]) / P
         T = float(np.sort(s.local_iterations * step + B)[math.ceil(self.share * devices.size) - 1])
-        # A share of 10⁻⁹ keeps the k-th device itself from losing a step to rounding.
+        # The factor 1 + 10⁻⁹ prevents that the k-th device loses a step by rounding.
         steps = np.clip((T - B) / step * (1 + 1e-9), 1, self.most_steps).astype(np.int64)
         return Orders(T * (1 + 1e-9), np.where(B < T, batch, 0), steps=steps)
 

@@ -14,7 +14,7 @@ from adelfl.strategies.rounds import Floats, Ints, Orders, Progress, RoundStrate
 
 
 class Wait(RoundStrategy):
-    """FedAvg; a round that would end after T_max does not happen."""
+    """FedAvg; a round that would end after T_max is not merged."""
 
     name = "wait"
 

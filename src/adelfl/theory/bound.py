@@ -4,9 +4,8 @@
     B_t = U⁻² Σ_u σ_u² / (m P_u (T_t − B_u)/T_t − 1) + 6 ρ_s Γ
     C_t = G² 4U/(U−1) Σ_l (1+p)/(1−5p),                  p = Q(L+1−l, T_t/m)^U
 
-No plan changes 6 ρ_s Γ and the value of C_t at p = 0, which are 10³ to 10⁵ times the rest. Plans differ in the
-*excess* Σ_t a_t (b_t + c_t), where b_t = B_t − 6 ρ_s Γ and c_t = G² 4U/(U−1) Σ_l 6p/(1−5p), which is C_t less its
-constant part, computed without cancellation.
+Plans differ in the *excess* Σ_t a_t (b_t + c_t), where b_t = B_t − 6 ρ_s Γ and c_t = G² 4U/(U−1) Σ_l 6p/(1−5p), which
+is C_t without its value at p = 0, computed without cancellation. The rest of J is 10³ to 10⁵ times as large.
 """
 
 from __future__ import annotations

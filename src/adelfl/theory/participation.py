@@ -61,8 +61,7 @@ def _orders(L: int) -> tuple[Floats, Floats]:
 def delivery(L: int, rate: ArrayLike) -> Floats:
     """Return P(layer l is delivered) = 1 − Q(L+1−l, λ) for l = 1..L, shape rate.shape + (L,)."""
     log_Q, _ = survival(L, rate)
-    delivered: Floats = -np.expm1(log_Q[..., ::-1])
-    return delivered
+    return -np.expm1(log_Q[..., ::-1])
 
 
 def log_p_empty(L: int, rate: ArrayLike, count: ArrayLike = 1) -> Floats:
@@ -85,8 +84,7 @@ def log_p_empty(L: int, rate: ArrayLike, count: ArrayLike = 1) -> Floats:
 def p_empty_bound(L: int, x: ArrayLike, U: int) -> Floats:
     """Return Lemma 1's bound on p_t^l, Q(L+1−l, x)^U with x = T_t/m, shape x.shape + (L,)."""
     log_Q, _ = survival(L, x)
-    p: Floats = np.exp(U * log_Q[..., ::-1])
-    return p
+    return np.exp(U * log_Q[..., ::-1])
 
 
 def smallest_rate(L: int, U: int, p_limit: float = P_EMPTY_LIMIT) -> float:
@@ -103,11 +101,6 @@ def expected_depth(L: int, rate: ArrayLike) -> Floats:
     partial = lam * special.gammaincc(L - 1, lam) if L > 1 else 0.0
     depth: Floats = partial + L * special.gammainc(L, lam)
     return depth
-
-
-def starving_depth(L: int, U: int) -> float:
-    """Return the mean depth, as a share of L, below which U devices of one rate leave layer 1 empty too often."""
-    return float(expected_depth(L, smallest_rate(L, U)) / L)
 
 
 def mean_depth(
@@ -128,8 +121,6 @@ def deadline_for_depth(
     """
     if not 0.0 < fraction < 1.0:
         raise ConfigError(f"depth fraction must lie strictly between 0 and 1, not {fraction!r}")
-    if np.any(np.asarray(batch) <= 0):
-        raise ConfigError("deadline_for_depth needs a positive batch size for every device")
 
     def shortfall(T: float) -> float:
         return mean_depth(L, T, compute, upload, batch, count) - fraction

@@ -1,21 +1,19 @@
-"""The exact noise of one round, in place of a bound on it (docs/beyond.md).
+"""The exact noise of one round, in place of a bound on it (docs/adel.md, "The noise of one round").
 
-A round replaces FedAvg's step ḡ_l, the mean of all device gradients, by Σ_u A[u,l] g_u^l, where A depends on the set D
-of devices that delivered in time. With a factor c_l on the mean, A[u,l] = c_l v_u 1[u ∈ D] / Σ_{w ∈ D} v_w and
+D is the set of devices that deliver in time, and A[u,l] = c_l v_u 1[u ∈ D] / Σ_{w ∈ D} v_w. Then
 
     E‖Σ_u A_u g_u − ḡ‖²  =  c² [ σ² Σ_u β_u/S_u  +  ζ² (Σ_u β_u − q/U) ]  +  ((cq − 1)² + c² pq) ‖ḡ‖²
 
     α_u = E[A_u], β_u = E[A_u²] at c = 1,   p = P(D = ∅),   q = 1 − p
 
-where σ² is the variance of one sample's gradient, ζ² = (U−1)⁻¹ Σ_u ‖∇F_u − ∇F‖² the spread of the devices' own
-gradients, independent of their speeds. For equal weights and probabilities β = E[1/K; K>0]/U. In general the number of
-contributors is Poisson-binomial, and 1/(x + X) = ∫ e^{−tx} e^{−tX} dt turns every moment into an integral of a product:
+where σ² is the variance of one sample's gradient, and ζ² = (U−1)⁻¹ Σ_u ‖∇F_u − ∇F‖² the spread of the devices' own
+gradients. 1/(x + X) = ∫ e^{−tx} e^{−tX} dt turns the moments into integrals of products:
 
     α_u = π_u v_u ∫ e^{−t v_u} Π_{w≠u} (1 − π_w + π_w e^{−t v_w}) dt
     β_u = π_u v_u² ∫ t e^{−t v_u} Π_{w≠u} (1 − π_w + π_w e^{−t v_w}) dt
 
-Devices that deliver more often weigh more: the part ζ² (Σ α² − q²/U) of ζ² (Σ β − q/U) is the same in every round. It
-does not average out, and counts M times over the M rounds of :func:`memory`.
+The part ζ² (Σ α² − q²/U) of ζ² (Σ β − q/U) is the same in every round. It does not average out, and counts M times over
+the M rounds of :func:`memory`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from adelfl.theory.gradient_stats import GradientStats
 
 _NODES = 64
 _LEFT = -3.0  # e^(x − e^(−x)) is 1e-10 here
-_LEAST_SHARE = 1e-4  # of a round's expected weight; the integral neglects devices of smaller weight
+_LEAST_SHARE = 1e-4  # share of a round's expected weight below which the integral neglects a device
 
 
 def _nodes(scale: Floats, smallest: Floats, number: int = _NODES) -> tuple[Floats, Floats]:
@@ -63,7 +61,7 @@ def moments(
     scale = np.maximum(np.sum(n * pi * v, axis=-2, keepdims=True), 1e-300)
     here = pi > 0
     smallest = np.min(np.where(here, v, np.inf), axis=-2, keepdims=True)
-    # A device that delivers alone weighs v, however rarely that happens: the integral ends there, not at 1/E[X].
+    # A device that delivers alone has weight v, even if that is rare, so the integral ends there, not at 1/E[X].
     scale = np.maximum(scale, np.where(np.isfinite(smallest), smallest, 1e-300))
     t, dt = _nodes(scale, np.where(np.isfinite(smallest), smallest, scale), nodes)
     # 1 − π + π e^(−tv) = 1 + π (e^(−tv) − 1), without cancellation.
@@ -137,8 +135,7 @@ def precision(batch: ArrayLike, spread: GradientStats, memory: float = 1.0) -> F
     """
     S = np.maximum(np.asarray(batch, dtype=np.float64), 1.0)[..., None]
     tiny = 1e-12 * np.maximum(spread.sigma2, 1e-300)
-    v: Floats = 1.0 / np.maximum(spread.sigma2 / S + memory * spread.zeta2, tiny)
-    return v
+    return 1.0 / np.maximum(spread.sigma2 / S + memory * spread.zeta2, tiny)
 
 
 def memory(eta: ArrayLike, rho_c: float) -> float:

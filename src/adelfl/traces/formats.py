@@ -33,7 +33,7 @@ _STATES = {
 def read_speeds(path: Path, network: str | None = None) -> tuple[Floats, Floats]:
     """Return the time of a step of each device: fixed seconds, and seconds per sample.
 
-    Times by batch size are fitted by a line, by relative errors. ``network`` chooses among networks of the file.
+    A line is fitted to times by batch size, with relative errors. ``network`` selects a network of the file.
     """
     with _reading(path, "step times"):
         if path.suffix.lower() == ".csv":
@@ -48,8 +48,8 @@ def read_speeds(path: Path, network: str | None = None) -> tuple[Floats, Floats]
             for row in rows:
                 if row.get("network") == chosen:
                     own.setdefault(row["device"], []).append(row)
-            fits = [_line(steps) for steps in own.values()]
-            return np.array([fit[0] for fit in fits]), np.array([fit[1] for fit in fits])
+            fixed, per_sample = zip(*map(_line, own.values()), strict=True)
+            return np.array(fixed), np.array(per_sample)
         devices = _mapping(path)
         return np.zeros(len(devices)), np.array([_TRAINING * float(d["computation"]) / 1e3 for d in devices])
 
@@ -104,17 +104,17 @@ def read_availability(path: Path) -> Schedules:
         return Schedules.of(schedules)
 
 
-def _half_hours(word: str) -> tuple[list[tuple[float, float]], float]:
-    if not set(word) <= {"0", "1", "?"}:
-        raise ValueError("half_hours must be made of 0, 1 and ?")
-    known = [(_HALF_HOUR * i, _HALF_HOUR * (i + 1)) for i, state in enumerate(word) if state == "1"]
-    return known, _HALF_HOUR * len(word)
+def _half_hours(states: str) -> tuple[list[tuple[float, float]], float]:
+    if not set(states) <= {"0", "1", "?"}:
+        raise ValueError("half_hours may contain 0, 1 and ? only")
+    periods = [(_HALF_HOUR * i, _HALF_HOUR * (i + 1)) for i, state in enumerate(states) if state == "1"]
+    return periods, _HALF_HOUR * len(states)
 
 
 def _flash(messages: str) -> tuple[list[tuple[float, float]], float]:
     """Return the periods in which a phone was locked, charged and on Wi-Fi, from the midnight before its first message.
 
-    Messages are lines of time, tab, state. The length is a number of whole days, so that the time of day stays.
+    Messages are lines of time, tab, state. The length is a whole number of days, so that the time of day is kept.
     """
     state = {"charged": False, "locked": False, "wifi": False}
     periods, ready_since, first = [], None, None
@@ -161,7 +161,7 @@ def _mapping(path: Path) -> list[dict[str, Any]]:
 
 
 class _Plain(pickle.Unpickler):
-    """Unpickles numbers, texts, lists and mappings only, so that no code of the file runs."""
+    """Unpickler of numbers, texts, lists and mappings only, so that the file cannot run code."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it holds objects of {module}.{name}")

@@ -14,15 +14,15 @@ from adelfl.seeds import rng_for
 
 
 def deal(rows: int, devices: int, seed: int, what: str) -> Ints:
-    """Give each device a row of a file: each row once, in random order, before any is used again."""
+    """Assign a row of a file to each device: all rows in random order, before any is used again."""
     rng = rng_for(seed, "traces", what)
-    laps = [rng.permutation(rows) for _ in range(-(-devices // rows))]
-    return np.concatenate(laps)[:devices]
+    permutations = [rng.permutation(rows) for _ in range(-(-devices // rows))]
+    return np.concatenate(permutations)[:devices]
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The uplink of each device: a bandwidth trace that repeats, begun at a random moment of it."""
+    """Uplinks of the devices: bandwidth traces that repeat, started at a random moment of each."""
 
     traces: tuple[Trace, ...]
     row: Ints
@@ -32,7 +32,7 @@ class Links:
 
     @classmethod
     def dealt(cls, traces: tuple[Trace, ...], devices: int, seed: int) -> Links:
-        """Give each device a trace and a moment of it."""
+        """Assign a trace to each device, and the moment at which it starts."""
         begin = rng_for(seed, "traces", "bandwidth", "begin").random(devices)
         return cls(traces, deal(len(traces), devices, seed, "bandwidth"), begin)
 
@@ -42,23 +42,23 @@ class Links:
         return np.array([trace.mean_rate for trace in self.traces])[self.row]
 
     def seconds(self, devices: Ints, moments: Floats, amounts: Floats) -> Floats:
-        """Return how long uploads take that begin at these moments of the run, shape (U, K).
+        """Return the durations of uploads that begin at these moments of the run, shape (U, K).
 
-        ``amounts`` are the seconds that they take at the device's mean bandwidth, shape (U, 1) or (U, K).
+        ``amounts`` are their durations at the mean bandwidth of the device, shape (U, 1) or (U, K).
         """
-        took = np.empty(np.broadcast_shapes(moments.shape, amounts.shape))
+        seconds = np.empty(np.broadcast_shapes(moments.shape, amounts.shape))
         for i, u in enumerate(devices):
             trace = self.traces[self.row[u]]
-            took[i] = trace.times(amounts[i], (self.begin[u] + moments[i] / trace.length) % 1.0)
-        return took
+            seconds[i] = trace.times(amounts[i], (self.begin[u] + moments[i] / trace.length) % 1.0)
+        return seconds
 
     def lead(self, devices: Ints, moment: float, amounts: Floats) -> Floats:
-        """Return how long before a moment of the run uploads must begin to be in by then, shape (U,)."""
-        took = np.empty(devices.size)
+        """Return how long before a moment of the run uploads must begin to be complete by then, shape (U,)."""
+        seconds = np.empty(devices.size)
         for i, u in enumerate(devices):
             trace = self.traces[self.row[u]]
-            took[i] = trace.lead(amounts[i], (self.begin[u] + moment / trace.length) % 1.0)
-        return took
+            seconds[i] = trace.lead(amounts[i], (self.begin[u] + moment / trace.length) % 1.0)
+        return seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class Schedules:
 
     def available(self, rows: Ints, moment: float | Floats) -> NDArray[np.bool_]:
         """Return which rows are available at a moment, or each at a moment of its own."""
-        span = float(self.length.max()) + 1.0  # rows one after the other on one axis, so that one search serves all
+        span = float(self.length.max()) + 1.0  # all rows lie on one axis, so that one search is enough
         time = moment % self.length[rows]
         place = np.searchsorted(self.row * span + self.starts, rows * span + time, side="right") - 1
         here = np.maximum(place, 0)
@@ -109,7 +109,7 @@ class Availability:
 
     @classmethod
     def dealt(cls, schedules: Schedules, devices: int, seed: int, begin: float | None, speedup: float) -> Availability:
-        """Give each device a row that is available at times; a run starts at a random moment if none is given."""
+        """Assign a row that is available at times to each device; a run starts at a random moment if none is given."""
         useful = np.flatnonzero(schedules.share > 0)
         if begin is None:
             begin = float(rng_for(seed, "traces", "begin").random() * schedules.length.max())
