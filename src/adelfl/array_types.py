@@ -1,4 +1,6 @@
-"""Types of NumPy arrays."""
+"""Types of arrays."""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,3 +8,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+Array = Any
+"""An array of NumPy or a tensor of torch."""

@@ -1,30 +1,28 @@
-"""Server steps: add the merged change to the weights, as in the paper, or treat it as a gradient.
+"""Server steps: add the merged change to the weights, as in the paper, or use it as a gradient.
 
 Reddi et al., "Adaptive federated optimization", ICLR 2021: −Δ is a pseudo-gradient for the server's own optimizer.
 
-    sgd        w ← w + lr Δ                                              lr = 1 is the paper's
+    sgd        w ← w + lr Δ                                              lr = 1 in the paper
     momentum   v ← β₁ v + Δ,                   w ← w + lr v              FedAvgM
     adagrad    v ← v + Δ²,                     w ← w + lr Δ/(√v + τ)
     adam       m ← β₁ m + (1−β₁) Δ,  v ← β₂ v + (1−β₂) Δ²,               w ← w + lr m/(√v + τ)
     yogi       as adam, but v ← v − (1−β₂) Δ² sign(v − Δ²)
-    average    as sgd; evaluated and returned is  w̄ ← β₁ w̄ + (1−β₁) w,  divided by 1 − β₁ⁿ after n merges
+    average    as sgd; the weights that are evaluated and returned are w̄/(1 − β₁ⁿ) after n merges,
+               with  w̄ ← β₁ w̄ + (1−β₁) w
 
-v of adagrad, adam and yogi starts at τ². Works on arrays of NumPy and on tensors of torch alike. The state is a
-dictionary of them, which a checkpoint keeps.
+v of adagrad, adam and yogi starts at τ². The state is a dictionary of arrays, which is part of a checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
+from adelfl.array_types import Array as Array
 from adelfl.errors import ConfigError
 
 ServerStepName = Literal["sgd", "momentum", "adagrad", "adam", "yogi", "average"]
-
-Array = Any
-"""An array of NumPy or a tensor of torch."""
 
 State = dict[str, Array]
 
@@ -34,18 +32,17 @@ _AVERAGE, _COUNT = "average.", "average"
 
 @dataclass(frozen=True)
 class ServerStep:
-    """One way to move the weights."""
+    """A rule that moves the weights by the merged change."""
 
     name: ServerStepName = "sgd"
-    """The rule."""
     lr: float | None = None
-    """Server learning rate; None for the default of the method."""
+    """Server learning rate; None for the default of the rule."""
     beta1: float = 0.9
-    """Momentum, and memory of the average."""
+    """Momentum, or decay of the average."""
     beta2: float = 0.99
     """Decay of the second moment."""
     tau: float = 1e-3
-    """The adaptivity that keeps steps finite."""
+    """Term that keeps the denominator above zero."""
 
     def __post_init__(self) -> None:
         if self.name not in get_args(ServerStepName):
@@ -61,21 +58,11 @@ class ServerStep:
 
     @property
     def rate(self) -> float:
-        """The server's learning rate."""
+        """Server learning rate."""
         return _RATES[self.name] if self.lr is None else self.lr
 
     def apply(self, weights: Mapping[str, Array], change: Mapping[str, Array], state: State) -> None:
-        """Move weights in place by a merged change.
-
-        Parameters
-        ----------
-        weights : mapping of str to array
-            Parameters of the model; those without a change stay.
-        change : mapping of str to array
-            Σ_u A[u,l] (w_u − w) of each parameter that was delivered.
-        state : dict of str to array
-            What the step remembers; changed in place.
-        """
+        """Move weights and state in place by a merged change, Σ_u A[u,l] (w_u − w) of each delivered parameter."""
         rate, plain = self.rate, self.name in ("sgd", "average")
         for name, delta in change.items():
             step, w = delta if plain else self._direction(name, delta, state), weights[name]
@@ -87,14 +74,14 @@ class ServerStep:
                 state[_AVERAGE + name] = self.beta1 * old + (1.0 - self.beta1) * w
 
     def shown(self, weights: Mapping[str, Array], state: State) -> Mapping[str, Array]:
-        """Return the weights to evaluate and to hand out: the iterate, or the average of the iterates."""
+        """Return the weights to evaluate and to return: the iterate, or the average of the iterates."""
         if _COUNT not in state:
             return weights
         corrected = 1.0 - self.beta1 ** int(state[_COUNT])
         return {name: state[_AVERAGE + name] / corrected for name in weights}
 
     def _direction(self, name: str, delta: Array, state: State) -> Array:
-        """Return what the server's learning rate multiplies, and update the moments of a parameter."""
+        """Update the moments of a parameter, and return its step before multiplication by the learning rate."""
         m, v, new = f"m.{name}", f"v.{name}", 1.0 - self.beta2
         if self.name == "momentum":
             state[v] = self.beta1 * state.get(v, 0.0) + delta
