@@ -161,8 +161,8 @@ SHARED = nn.Linear(3, 3)
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (nn.Linear(3, 2), "the model (Linear) cannot be scaled in width: only nested nn.Sequential"),
-        (build_model("resnet18", input_shape=CIFAR, classes=2, seed=0, width=0.1), "only nested nn.Sequential"),
+        (nn.Linear(3, 2), "the model (Linear) cannot be scaled in width: it must be a nested nn.Sequential"),
+        (build_model("resnet18", input_shape=CIFAR, classes=2, seed=0, width=0.1), "it must be a nested nn.Sequential"),
         (nn.Sequential(nn.ReLU()), "neither Linear nor Conv2d"),
         (nn.Sequential(SHARED, nn.ReLU(), SHARED), "a weight in two places, the second of which is 2.weight"),
         (nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.Linear(3, 3)), "0.1 (Tanh) cannot be scaled"),

@@ -141,7 +141,7 @@ class FlowerRun(ModelHost):
         needed, connected = max(2, needed), -1
         while len(nodes := self.backend.exchange.nodes()) < needed:
             if self.clock.now() >= self.budget:
-                raise AdelError(f"the budget is over, but {len(nodes)} nodes are connected and {needed} are needed")
+                raise AdelError(f"the budget is over: {len(nodes)} nodes are connected, {needed} are needed")
             if len(nodes) != connected:
                 connected = len(nodes)
                 log.info("waiting for nodes: %d connected, %d needed", connected, needed)
