@@ -1,9 +1,9 @@
-"""Types of NumPy arrays, and dataclasses of arrays."""
+"""Types of arrays, and dataclasses of arrays."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+Array = Any
+"""An array of NumPy or a tensor of torch."""
 
 Record = TypeVar("Record", bound="DataclassInstance")
 

@@ -284,7 +284,7 @@ MISTAKES = {
     "unknown model": (("model.name=alexnet",), "unknown name 'alexnet'"),
     "budget and depth": (("training.depth=0.5", "training.budget=3.0"), "not both"),
     "unknown data": (("data.name=imagenet",), "there is no data set 'imagenet'"),
-    "layers that cannot be found": (("model.factory=test_cli_runs:unused_parameter",), "'spare' plays no part"),
+    "layers that cannot be found": (("model.factory=test_cli_runs:unused_parameter",), "'spare' does not affect"),
     "engine that cannot do it": (("engine.name=fused", "training.local_iterations=3"), "one local iteration"),
     "engine that cannot do this model": (
         ("engine.name=fused", "model.name=resnet18", "model.norm=batch", "model.width=0.1"),

@@ -138,7 +138,7 @@ def test_a_budget_of_1e12_seconds_runs():
 
 def test_oversampling_without_end_is_one_sentence():
     changes = ["training.budget=1e12", "training.rounds=3", "fleet.devices=6", "training.oversample=true"]
-    with pytest.raises(ConfigError, match=r"round 1 asks 6 devices for batches of up to .* too many to draw"):
+    with pytest.raises(ConfigError, match=r"round 1 has 6 devices and batches of up to .* too many to draw"):
         simulate(build_experiment(load_run(None, changes)))
 
 

@@ -304,7 +304,7 @@ def test_a_parameter_that_is_never_used_is_refused_by_name():
             super().__init__()
             self.spare = nn.Linear(2, 2)
 
-    with pytest.raises(ConfigError, match=re.escape("'spare.weight' (and 1 more) plays no part")):
+    with pytest.raises(ConfigError, match=re.escape("'spare.weight' (and 1 more) does not affect")):
         find_layers(Spare(), torch.zeros(1, 3))
 
 
@@ -319,7 +319,7 @@ def test_a_parameter_that_runs_but_does_not_reach_the_output_is_refused():
             self.spare(y)
             return y
 
-    with pytest.raises(ConfigError, match=re.escape("parameter 'spare.weight' plays no part")):
+    with pytest.raises(ConfigError, match=re.escape("parameter 'spare.weight' does not affect")):
         find_layers(Spare(), torch.zeros(1, 3))
 
 
@@ -380,7 +380,7 @@ def test_a_tied_weight_given_under_both_names_is_in_the_first_layer():
         ([], "'conv1.conv.weight' is in no entry"),
         (["conv1", ["conv2", "conv1"], "dense1", "dense2"], "'conv1.conv.weight' is named by entries 1 and 2"),
         ([["conv1", "conv1.conv.bias"], "conv2", "dense1", "dense2"], "'conv1.conv.bias' is named twice by entry 1"),
-        (["conv1", "convv2", "dense1", "dense2"], "entry 2 names 'convv2', which is no module or parameter"),
+        (["conv1", "convv2", "dense1", "dense2"], "entry 2 names 'convv2', which holds no parameters"),
         (["conv1", "convv2", "dense1", "dense2"], "did you mean 'conv2'?"),
         (["conv1", "", "dense1", "dense2"], "entry 2 names ''"),
         (["conv1", [], "conv2", "dense1", "dense2"], "entry 2 () holds no trainable parameter"),

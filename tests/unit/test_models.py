@@ -176,7 +176,7 @@ def test_a_small_gradient_step_lowers_the_loss_as_much_as_the_gradient_promises(
         ("vgg12", {}, "did you mean 'vgg1"),
         ("MLP", {}, "did you mean 'mlp'"),
         ("perceptron", {}, "allowed are mlp, cnn"),
-        ("mlp", {"hidden": (32, 0)}, "hidden must be made of whole numbers of at least 1, not 0"),
+        ("mlp", {"hidden": (32, 0)}, "hidden must consist of whole numbers of at least 1, not 0"),
         ("mlp", {"hidden": (32, 1.5)}, "hidden"),
         ("mlp", {"hidden": 32}, "hidden must be a list"),
         ("mlp", {"hidden": "32"}, "hidden must be a list"),

@@ -73,5 +73,5 @@ def test_control_variates_are_mean_gradients_after_one_step():
 
 def test_scaffold_needs_an_engine_that_keeps_devices_apart():
     assert simulate(experiment_of("scaffold", setting=setting(local_iterations=1))).engine == "stacked"
-    with pytest.raises(ConfigError, match="has no control variates"):
+    with pytest.raises(ConfigError, match="does not support control variates"):
         simulate(experiment_of("scaffold", setting=setting(local_iterations=1), engine="fused"))

@@ -161,16 +161,16 @@ SHARED = nn.Linear(3, 3)
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (nn.Linear(3, 2), "the model (Linear) cannot be scaled in width: only nested nn.Sequential"),
-        (build_model("resnet18", input_shape=CIFAR, classes=2, seed=0, width=0.1), "only nested nn.Sequential"),
+        (nn.Linear(3, 2), "the model (Linear) cannot be scaled in width: it must be a nested nn.Sequential"),
+        (build_model("resnet18", input_shape=CIFAR, classes=2, seed=0, width=0.1), "it must be a nested nn.Sequential"),
         (nn.Sequential(nn.ReLU()), "neither Linear nor Conv2d"),
-        (nn.Sequential(SHARED, nn.ReLU(), SHARED), "one weight in two places, the second being 2.weight"),
+        (nn.Sequential(SHARED, nn.ReLU(), SHARED), "a weight in two places, the second of which is 2.weight"),
         (nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.Linear(3, 3)), "0.1 (Tanh) cannot be scaled"),
         (nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), "0 (Conv2d)"),
         (nn.Sequential(nn.Linear(4, 4), nn.Conv2d(4, 4, 3)), "1 (Conv2d)"),
         (nn.Sequential(nn.Conv2d(4, 4, 3), nn.Linear(4, 2)), "1 (Linear) cannot be scaled in width: a Flatten must"),
         (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(2), nn.Linear(4, 2)), "1 (Flatten)"),
-        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(3, 4, 3)), "it takes 3 inputs where the modules before it give 4"),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(3, 4, 3)), "it takes 3 inputs, but the modules before it give 4"),
         (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(9, 2)), "it takes 9 inputs"),
     ],
 )

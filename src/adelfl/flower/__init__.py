@@ -1,8 +1,8 @@
 """ADEL-FL and its baselines on Flower, with real deadlines (extra ``[flower]``).
 
-On the server, :class:`DeadlineStrategy` takes the place of Flower's ``FedAvg``. On the client, :class:`Job` turns a
-training step into one that stops in time, and :func:`train` is a whole one. Names are loaded when they are first used:
-a server needs no torch.
+On the server, :class:`DeadlineStrategy` replaces Flower's ``FedAvg``. On the client, :class:`Job` makes a training loop
+stop in time, and :func:`train` is a complete training function. Names are loaded when they are first used, so that a
+server does not need torch.
 """
 
 from __future__ import annotations

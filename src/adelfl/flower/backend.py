@@ -1,7 +1,7 @@
 """The Flower backend: a real clock, messages, and nodes that compute.
 
-Devices are numbered in the order in which their nodes first appear. Every reply is checked before it may count; one
-that fails a check is treated as if its sender had been silent.
+Devices are numbered in the order in which their nodes first appear. Every reply is checked before it is used; a reply
+that fails a check is treated as missing.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 _LONGEST_POLL, _SHORTEST_POLL = 0.25, 0.01
-_LOOK = 1.0  # seconds between two looks at the connected nodes
+_LOOK = 1.0  # seconds between two requests of the connected nodes
 _PATIENCE = 3.0  # cutoffs, or round trips, after which a message without an answer counts as lost
-_LEAST_PATIENCE = 60.0  # seconds, where tasks have no cutoff
-_FIRST_PATIENCE = 0.1  # share of the budget, before anything is known
-_FAILED = 0.02  # share of the budget that a round without any update lasts at least
-_GRACE = 1.1  # times its deadline that a round stays open at most, for updates that are on their way
+_LEAST_PATIENCE = 60.0  # seconds, for tasks without a cutoff
+_FIRST_PATIENCE = 0.1  # share of the budget, before any cutoff or round trip is known
+_FAILED = 0.02  # shortest duration of a round without any update, as a share of the budget
+_GRACE = 1.1  # longest duration of a round that waits for late answers, relative to its deadline
 _LAST = 0.1  # seconds before the end of the budget at which the last round closes
 
 
 @dataclass(eq=False)
 class _Dispatch:
-    """Tasks that were sent, and what has come back of them, by their positions."""
+    """Tasks that were sent, and their answers by position."""
 
     tasks: Tasks
     number: int
@@ -52,7 +52,7 @@ class _Dispatch:
     began: float
     end: float
     latest: float
-    """Time until which missing answers are waited for."""
+    """Time until which the round waits for missing answers."""
     start: Weights
     assigned: dict[int, Task] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
@@ -61,7 +61,7 @@ class _Dispatch:
 
 
 class OnFlower(Backend):
-    """Do tasks on the nodes of a Flower deployment, with the settings of a DeadlineStrategy."""
+    """Execute tasks on the nodes of a Flower deployment, with the settings of a DeadlineStrategy."""
 
     def __init__(
         self, exchange: Exchange, shape: Shape, message: Callable[[int, Task], Message], settings: DeadlineStrategy
@@ -70,11 +70,11 @@ class OnFlower(Backend):
         self.settings, self.budget = settings, settings.budget
         self.clock, self.L = exchange.clock, len(shape.layers)
         self.norms = NormGuard(shape, settings.norm_limit)
-        self.roster: list[int] = []  # Flower's number of the node of each device
-        self.rejected: Counter[str] = Counter()  # by reason, until they are cleared
-        self.late: Counter[str] = Counter()  # by round, until they are cleared
-        self.accepted: list[Message] = []  # replies that the last merge used
-        self.last_error = ""  # why the last reply was rejected
+        self.roster: list[int] = []  # Flower's number of each device's node
+        self.rejected: Counter[str] = Counter()  # by reason, since the last row
+        self.late: Counter[str] = Counter()  # by round, since the last row
+        self.accepted: list[Message] = []  # replies of the last merge
+        self.last_error = ""  # of the last rejected reply
         self.answered = False  # whether any node has answered with content
         self.dispatched = 0
         self._open: list[_Dispatch] = []
@@ -82,7 +82,7 @@ class OnFlower(Backend):
         self._deliveries: dict[tuple[int, int], Delivery] = {}  # by number of the dispatch, and device
         self._events: deque[Event] = deque()
         self._recent: dict[int, Weights] = {}  # changes of the last single arrival of each device
-        self._available: set[int] = set()  # devices that the strategy knows to be free
+        self._available: set[int] = set()  # devices that were reported to the strategy as available
         self._look_at, self._longest = 0.0, 0.0
 
     def now(self) -> float:
@@ -98,7 +98,7 @@ class OnFlower(Backend):
         return np.sort(rng_for(self.settings.seed, "cohort", k).choice(idle, size, replace=False))
 
     def idle_nodes(self) -> list[int]:
-        """Return the connected nodes, by Flower's numbers, that have answered everything."""
+        """Return the connected nodes, by Flower's numbers, without unanswered messages."""
         busy = self.exchange.busy
         return [node for node in self.exchange.nodes() if node not in busy]
 
@@ -110,7 +110,7 @@ class OnFlower(Backend):
     # -- tasks
 
     def resume(self, dispatched: int) -> None:
-        """Count dispatches from those that an earlier process made."""
+        """Count further dispatches from those of an earlier process."""
         self.dispatched = dispatched
 
     def dispatch(self, tasks: Tasks, version: int) -> None:
@@ -179,12 +179,11 @@ class OnFlower(Backend):
             self.clock.sleep_until(min(until, now + poll))
 
     def _is_over(self, sent: _Dispatch, now: float) -> bool:
-        """Return whether the cutoff has passed, or all have answered.
+        """Return whether the cutoff has passed, or all devices have answered.
 
-        Devices stop in time for the cutoff, but messages may take longer than usual. The round waits a little for
-        missing answers, since a device whose answer is late loses the work of this round and cannot start in the next.
-        Errors may come at once. A round in which nothing is delivered lasts a while, so that passing failures do not
-        use the rounds up.
+        Devices stop in time for the cutoff, but messages may take longer than usual. The round waits for late answers
+        up to ``latest``, since a late device loses the work of this round and cannot start in the next. A round without
+        any update has a shortest duration, so that temporary errors do not use up the rounds.
         """
         complete = sent.assigned.keys() <= sent.answered
         if now >= sent.latest:
@@ -197,7 +196,7 @@ class OnFlower(Backend):
         return complete and (sent.tasks.early or now >= sent.end)
 
     def _take(self, reply: Reply) -> None:
-        """Check one reply, and note it or report it."""
+        """Check a reply, and store or report its update."""
         sent, i = self._by_key.pop(reply.key, (None, -1))
         if sent is None:
             return
@@ -221,14 +220,14 @@ class OnFlower(Backend):
             self._events.append(self._arrivals(sent, sent.tasks.only(np.array([i])), [i]))
 
     def _compare(self, u: int, changes: Weights) -> None:
-        """Compare the norm of a single arrival with the last ones of the other devices."""
+        """Compare the norms of a single arrival with those of the other devices' last arrivals."""
         others = [other for v, other in self._recent.items() if v != u]
-        self._recent[u] = changes  # whatever the verdict, so that norms may move together
-        if far := self.norms.out_of_line([changes, *others]).get(0):
-            raise far
+        self._recent[u] = changes  # even if it is rejected, so that the norms of all devices can change together
+        if rejection := self.norms.out_of_line([changes, *others]).get(0):
+            raise rejection
 
     def _close(self, sent: _Dispatch) -> Arrivals:
-        """Compare the norms of all updates of a round, and report what was delivered."""
+        """Compare the norms of all updates of a round, and return its arrivals."""
         sent.closed = True
         positions = list(sent.deliveries)
         updates = [sent.deliveries[i].changes for i in positions]
@@ -236,7 +235,7 @@ class OnFlower(Backend):
             del sent.deliveries[positions[k]]
             self._reject(sent, positions[k], rejection)
         arrivals = self._arrivals(sent, sent.tasks, range(sent.tasks.devices.size))
-        sent.deliveries, sent.start = {}, {}  # a message that is never answered must not keep them
+        sent.deliveries, sent.start = {}, {}  # frees their memory, even if a message is never answered
         return arrivals
 
     def _arrivals(self, sent: _Dispatch, tasks: Tasks, positions: Sequence[int]) -> Arrivals:
@@ -253,7 +252,7 @@ class OnFlower(Backend):
         return Arrivals(tasks, sent.number, sent.version, sent.began, z, seconds, upload, tuple(timings))
 
     def _too_late(self, reply: Reply, sent: _Dispatch, i: int) -> None:
-        """Report an answer to a task that is over; only its durations are used."""
+        """Report a late answer, of which only the durations are used."""
         task, late = sent.assigned[i], f"{reply.seconds:.2f} s after it was sent"
         why = reply.answer if isinstance(reply.answer, str) else late
         self.late[str(task.round)] += 1
@@ -271,7 +270,7 @@ class OnFlower(Backend):
         log.warning("round %d, %s", sent.version + 1, self.last_error)
 
     def collect(self, messages: Sequence[Message], until: float) -> list[Message]:
-        """Send messages that are no tasks, and return the answers that arrive before a moment."""
+        """Send messages that are not tasks, and return the answers that arrive until a time."""
         keys = set(self.exchange.send(messages, until))
         answers = []
         while keys and self.now() < until:
@@ -289,7 +288,7 @@ class OnFlower(Backend):
     # -- computing
 
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
-        """Merge delivered updates when the result is needed."""
+        """Return functions that merge the delivered updates."""
         return [partial(self._compute, merge) for merge in merges]
 
     def _compute(self, merge: Merge) -> Computed:
@@ -309,11 +308,11 @@ class OnFlower(Backend):
             return Computed(None, stats, reported)
         change = merged(counting, self.shape, self.settings.run.weights, merge.of)
         if change is None:
-            log.warning("the merged model would not be finite; the weights stay as they are")
+            log.warning("the merged model would not be finite; the weights are not changed")
             self.accepted = []
         return Computed(change, stats, reported)
 
     def _losses(self, merge: Merge) -> Floats:
-        """Return the loss that each device reports; NaN for one that delivered nothing."""
+        """Return the loss that each device reports; NaN if it delivered nothing."""
         keys = [(a.number, u) for a in merge.arrivals for u in a.tasks.devices.tolist()]
         return np.array([self._deliveries[key].loss if key in self._deliveries else math.nan for key in keys])

@@ -1,4 +1,4 @@
-"""Client side of a deployment: a training step that stops in time.
+"""Client side of a deployment: training that stops in time.
 
 @app.train()
 def train(message, context):
@@ -30,25 +30,25 @@ from adelfl.training.layers import given_layers
 from adelfl.training.truncated import Answer, Truncation, check_truncation
 
 Data = Dataset[Any] | tuple[Tensor, ...] | Iterable[Any]
-"""A dataset with a length, or tensors of equally many rows, of which samples are drawn. Anything else that can be
-iterated, such as a ``DataLoader`` with ``batch_size=job.batch_size``, gives batches itself."""
+"""A dataset with a length, or tensors of equal length, from which samples are drawn; or an iterable of batches, such as
+a ``DataLoader`` with ``batch_size=job.batch_size``."""
 
 
 class Job:
-    """One round's work at a node, from the arrival of its message on.
+    """The work of a node in one round, which begins when the message arrives.
 
     Parameters
     ----------
     message : Message
         Message of the server.
     model : nn.Module
-        Model of the server's shape; it gets the message's weights, and is trained in place.
+        The model, which gets the message's weights and is trained in place.
     clock : Clock, optional
-        By default a real one that starts here.
+        By default a real clock that starts now.
     rng : numpy.random.Generator, optional
-        Draws the batches.
+        Generator that draws the batches.
     arrayrecord_key, configrecord_key, weighted_by_key : str
-        As given to the strategy.
+        The values of the server's strategy.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Job:
         self._before = {name: named[name].detach().clone() for layer in self.layers for name in layer.parameters}
         self.report = Report(self.task.round)
         self.iterations_done, self.loss, self.stopped = 0, math.nan, False
-        self._begun = self._last = 0.0  # moments at which this step began, and its last layer ended
-        self._steps: list[float] = []  # durations of complete steps of the first one's batch size
-        self._samples = self._examples = 0  # of this step, and of all steps with a finished layer
+        self._begun = self._last = 0.0  # times at which this step began, and its last layer ended
+        self._steps: list[float] = []  # durations of complete steps with the batch size of the first one
+        self._samples = self._examples = 0  # samples of this step, and of all steps with a finished layer
         self._first_gradients: dict[str, Tensor] | None = None
         self._on_gpu = next((p.is_cuda for p in model.parameters()), False)
 
@@ -93,22 +93,22 @@ class Job:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until computing must end."""
+        """Seconds until the training must end."""
         return self.task.seconds - self._elapsed()
 
     def _elapsed(self) -> float:
         return self.clock.now() - self._arrived
 
     def batches(self, data: Data) -> Iterator[Any]:
-        """Iterate over one batch for every local iteration, as long as there is time."""
-        source = self._drawn(data) if _has_samples(data) else _again_and_again(data)  # type: ignore[arg-type]
+        """Iterate over one batch for every local iteration, until time is up."""
+        source = self._drawn(data) if _has_samples(data) else _repeated(data)  # type: ignore[arg-type]
         for _ in range(self.task.iterations):
             if self.stopped:
                 return
             batch = next(source, None)
             if batch is None:
                 if self.iterations_done == 0:
-                    raise ConfigError("this node has no samples")
+                    raise ConfigError("this node has no samples; give it data with at least one sample")
                 return
             self._samples = _size(batch)
             self._begun = self._last = self._elapsed()
@@ -117,13 +117,11 @@ class Job:
             before = self.iterations_done
             yield batch
             if self.iterations_done == before:
-                raise ConfigError("job.backward(loss) was not called for a batch")
+                raise ConfigError("job.backward(loss) was not called for a batch; call it instead of loss.backward()")
 
     def _drawn(self, data: Any) -> Iterator[Any]:  # noqa: ANN401
         self.report.rows = rows = len(data[0]) if isinstance(data, tuple) else len(data)
-        if rows == 0:
-            raise ConfigError("this node has no samples")
-        while True:
+        while rows:
             if self.task.oversample:
                 chosen = self.rng.integers(rows, size=self.task.batch)
             else:
@@ -135,9 +133,9 @@ class Job:
                 yield default_collate([data[int(i)] for i in chosen])
 
     def backward(self, loss: Tensor) -> None:
-        """Backpropagate a batch's mean loss until time is up, in place of ``loss.backward()``.
+        """Backpropagate a batch's mean loss until time is up, instead of ``loss.backward()``.
 
-        Parameters of layers that were reached get a gradient, the others None: torch's optimizers leave those alone.
+        Gradients of layers that were not reached are None, so that torch's optimizers do not change them.
         """
         with Truncation(self.model, self.layers) as truncation:
             partial = truncation.backward(loss, self._should_stop)
@@ -158,9 +156,9 @@ class Job:
         self._examples += self._samples if partial.depth else 0
 
     def _should_stop(self, l: int) -> bool | Answer:
-        """Decide whether layer l, just finished, came too late to count, and whether the next one is not begun."""
+        """Decide whether layer l, just finished, is too late to count, and whether to stop before the next layer."""
         if self._on_gpu:
-            torch.cuda.synchronize()  # hooks are called when a kernel is launched, not when it is done
+            torch.cuda.synchronize()  # hooks are called when a kernel starts, not when it is done
         now, L = self._elapsed(), len(self.layers)
         late = now > self.task.seconds
         if self.iterations_done == 0 and not late:
@@ -177,22 +175,22 @@ class Job:
         return True if l == L else Answer.after_this
 
     def _compare(self, gradients: dict[str, Tensor]) -> None:
-        """Note how far the first two gradients of a new node are apart, layer by layer."""
+        """Report the squared difference of the first two gradients of a new node, layer by layer."""
         first = self._first_gradients
         if first is None:
             self._first_gradients = {name: g.detach().clone() for name, g in gradients.items()}
         elif self._samples == self.report.samples:
-            apart = {name: float((g - first[name]).square().sum()) for name, g in gradients.items() if name in first}
-            self.report.pair = tuple(sum(apart.get(name, 0.0) for name in layer.parameters) for layer in self.layers)
+            squares = {name: float((g - first[name]).square().sum()) for name, g in gradients.items() if name in first}
+            self.report.pair = tuple(sum(squares.get(name, 0.0) for name in layer.parameters) for layer in self.layers)
 
     def rehearse(self, loss: Callable[[nn.Module], Tensor]) -> None:
-        """Check on a copy whether the model can be truncated; ``loss`` runs the model on a batch."""
+        """Check on a copy that the model can be truncated; ``loss`` runs the model on a batch."""
         began = self._elapsed()
         check_truncation(self.model, self.layers, loss)
         self.report.aside += self._elapsed() - began
 
     def reply(self, **metrics: float) -> Message:
-        """Return the message to the server: the changes of the finished layers, durations, and metrics of your own.
+        """Return the message to the server: changes of the finished layers, durations, and your own metrics.
 
         The strategy averages metrics over nodes.
         """
@@ -206,11 +204,11 @@ class Job:
         buffers = {name: b.detach().cpu().numpy() for name, b in self.model.named_buffers() if is_statistic(name)}
         report.total = self._elapsed()
         report.setup = report.setup if math.isfinite(report.setup) else report.total
-        if steps := self._steps[1:] or self._steps:  # the first one also loads code
+        if steps := self._steps[1:] or self._steps:  # the first step is slower, since it loads code
             variance = np.var(steps, ddof=1) if len(steps) > 1 else 0.0
             report.steps = (float(report.samples), float(len(steps)), float(np.mean(steps)), float(variance))
         content = RecordDict({self.arrayrecord_key: record, "metrics": MetricRecord(own | report.write())})
-        if buffers and self.iterations_done:  # a forward pass is whole even where the way back was cut
+        if buffers and self.iterations_done:  # a truncated step has a complete forward pass
             content[STATISTICS] = ArrayRecord({name: Array(value) for name, value in buffers.items()})
         return Message(content, reply_to=self.message)
 
@@ -223,19 +221,19 @@ def train(
     optimizer: Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer] | None = None,
     **options: Any,  # noqa: ANN401
 ) -> Message:
-    """Do a round's work at a node: local iterations on batches ``(x, y)`` until time is up.
+    """Train at a node for one round: local iterations on batches ``(x, y)`` until time is up.
 
     Parameters
     ----------
     message, model
         As for :class:`Job`.
     data : dataset, tuple of tensors, or iterable
-        Samples, or batches; see :data:`Data`.
+        Samples or batches; see :data:`Data`.
     loss : callable
         Mean loss of outputs and labels.
     optimizer : callable, optional
-        Makes an optimizer from parameters and the round's learning rate. By default plain SGD, since the
-        first step of an optimizer of torch takes two seconds of imports, and every round is a new process.
+        Function of the parameters and the round's learning rate that returns an optimizer. The default is SGD without
+        an optimizer of torch, whose first step takes two seconds of imports in every round, which is a new process.
     **options
         As for :class:`Job`.
     """
@@ -258,14 +256,14 @@ def train(
 
 @torch.no_grad()
 def plain_step(model: nn.Module, rate: float) -> None:
-    """w ← w − η g, where there is a gradient."""
+    """Take a step of SGD, w ← w − η g, with the parameters that have a gradient."""
     for p in model.parameters():
         if p.grad is not None:
             p.add_(p.grad, alpha=-rate)
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Load the server's weights into a model; a parameter that has two names must come under one of them only."""
+    """Load the server's weights into a model; a parameter with two names must have only one of them there."""
     names: dict[int, list[str]] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(p), []).append(name)
@@ -285,8 +283,8 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
         raise ConfigError(f"the server's weights belong to another model: only one of the two has {wrong[0]!r}")
 
 
-def _again_and_again(loader: Iterable[Any]) -> Iterator[Any]:
-    """Iterate over a loader's batches, from the start again when it ends."""
+def _repeated(loader: Iterable[Any]) -> Iterator[Any]:
+    """Iterate over a loader's batches repeatedly."""
     while True:
         batch = None
         for batch in loader:

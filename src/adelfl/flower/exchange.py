@@ -1,8 +1,8 @@
-"""Exchange of messages with nodes: Flower's grid with a short poll and bounded calls.
+"""Exchange of messages with nodes by Flower's grid, with short polls and time limits.
 
-A call of the grid may block: pulling a reply waits for uploads that a dying node never completes, and a link that is
-down is tried for ever. So on a real clock every call runs in a thread of its own. Replies are pulled in a few groups,
-so that a call that hangs delays only its own group.
+A call of the grid may block: it waits for the upload of a node that has failed, and retries without end if the link is
+down. On a real clock, every call therefore runs in its own thread. Replies are pulled in a few groups, so that a
+blocked call delays only its own group.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger("flwr")
 
 Result = TypeVar("Result")
 
-_BACK_OFF = 0.1  # share of its age after which a message that counts as lost is pulled again
+_BACK_OFF = 0.1  # seconds until a lost message is pulled again, as a share of its age
 _GROUPS = 8  # groups in which the replies of one dispatch are pulled
-_CALL_SECONDS, _LEAST_CALL = 10.0, 0.5  # limits for a list of nodes
+_CALL_SECONDS, _LEAST_CALL = 10.0, 0.5  # largest and smallest time limit of a request for the nodes
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The answer of a node to the message ``key``, or the error in its place, so many seconds after it was sent."""
+    """The answer of a node to the message ``key``, or an error, and the seconds since the message was sent."""
 
     key: str
     node: int
@@ -47,29 +47,28 @@ class _Group:
     keys: list[str]
     sent: float
     answer: queue.Queue[list[Message] | Exception] | None = None
-    """Receives the result of a call that is under way."""
+    """Queue for the result of a call that is under way."""
     due: float = 0.0
-    """Moment of the next call."""
+    """Time of the next call."""
 
 
 class Exchange:
-    """Send messages, and collect replies whenever they come. On a virtual clock, calls are made one after another."""
+    """Sends messages and collects replies until the run ends. On a virtual clock, calls do not use threads."""
 
     patience = float("inf")
-    """Seconds after which an unanswered message counts as lost, so that its node may be sent another one; twice as many
-    for every further one."""
+    """Seconds after which an unanswered message counts as lost, so that its node can get another one. The time doubles
+    with each unanswered message."""
 
     def __init__(self, grid: Grid, clock: Clock, until: float = float("inf")) -> None:
-        self.grid, self.clock = grid, clock
-        self.until = until  # end of the run: no call is waited for much longer
+        self.grid, self.clock, self.until = grid, clock, until
         self._threaded = isinstance(clock, RealClock)
-        self._open: dict[str, tuple[int, float]] = {}  # node and moment of each message without a reply
+        self._open: dict[str, tuple[int, float]] = {}  # node and time of each message without a reply
         self._groups: list[_Group] = []
         self._known: list[int] = []
 
     @property
     def busy(self) -> set[int]:
-        """Nodes that have not answered yet: another message would only queue up behind the first."""
+        """Nodes that have not answered their last message."""
         now, unanswered, last = self.clock.now(), Counter[int](), dict[int, float]()
         for node, at in self._open.values():
             unanswered[node] += 1
@@ -77,14 +76,14 @@ class Exchange:
         return {n for n, at in last.items() if now - at <= self.patience * 2.0 ** (unanswered[n] - 1)}
 
     def nodes(self) -> list[int]:
-        """Return the connected nodes in ascending order; the last known ones while the link to Flower is down."""
+        """Return the connected nodes in ascending order; while the link to Flower is down, the last known ones."""
         seconds = min(_CALL_SECONDS, max(_LEAST_CALL, self.until - self.clock.now()))
         nodes = self._bounded(lambda: sorted(self.grid.get_node_ids()), seconds)
         self._known = self._known if nodes is None else nodes
         return list(self._known)
 
     def send(self, messages: Iterable[Message], until: float = float("inf")) -> dict[str, int]:
-        """Send messages, which may take until a moment. Returns the nodes that they went out to, by message."""
+        """Send messages, with a time limit, and return the node of each message that was sent."""
         messages, at = list(messages), self.clock.now()
         if not messages:
             return {}
@@ -97,9 +96,9 @@ class Exchange:
         return sent
 
     def replies(self) -> list[Reply]:
-        """Return the replies that have arrived since the last call, and start calls for more.
+        """Return the replies that have arrived since the last call, and start pulling others.
 
-        Replies to messages that count as lost are called for less and less often.
+        Replies to messages that count as lost are pulled less and less often.
         """
         now, replies = self.clock.now(), list[Reply]()
         for group in self._groups:
@@ -120,14 +119,14 @@ class Exchange:
         now, replies = self.clock.now(), []
         for message in messages:
             key = message.metadata.reply_to_message_id
-            if key in self._open:  # otherwise it answers no message of ours, or one that was answered before
+            if key in self._open:  # otherwise, the reply is unknown or repeated
                 node, at = self._open.pop(key)
                 error = f"code {message.error.code}: {message.error.reason}" if message.has_error() else ""
                 replies.append(Reply(key, node, now - at, error or message))
         return replies
 
     def _failed(self, group: _Group, error: Exception) -> list[Reply]:
-        """Handle a failed pull. The group is then pulled one by one, to identify a reply that Flower cannot unpack."""
+        """Handle a failed pull: pull the messages one by one, to identify a reply that Flower cannot unpack."""
         if _is_network(error):
             return []
         if len(group.keys) > 1:
@@ -139,7 +138,7 @@ class Exchange:
         return [Reply(key, node, self.clock.now() - at, f"{type(error).__name__}: {error}")]
 
     def _start(self, call: Callable[[], Result]) -> queue.Queue[Result | Exception]:
-        """Call in a thread of its own; the queue receives the result, or the error."""
+        """Call a function in a new thread; the queue receives its result or error."""
         answer: queue.Queue[Result | Exception] = queue.Queue()
 
         def work() -> None:
@@ -169,9 +168,9 @@ class Exchange:
 
 
 def _is_network(error: Exception) -> bool:
-    """Return whether an error may be over by the next poll."""
+    """Return whether an error is a temporary error of the network."""
     kind = type(error)
-    passing = isinstance(error, OSError) or kind.__module__.partition(".")[0] in ("httpx", "httpcore", "grpc")
-    if passing:
+    temporary = isinstance(error, OSError) or kind.__module__.partition(".")[0] in ("httpx", "httpcore", "grpc")
+    if temporary:
         log.warning("the link to Flower is down for the moment (%s: %s)", kind.__name__, error)
-    return passing
+    return temporary

@@ -3,7 +3,7 @@
     server → client    the weights, and a :class:`Task` in the configuration record
     client → server    the changes w_u − w of the layers that it finished, and a :class:`Report` among the metrics
 
-Messages carry durations, never moments: each side counts on its own monotonic clock, so wrong wall clocks do no harm.
+Messages contain durations, but no times: each side uses its own monotonic clock, so wall clocks may be wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from adelfl.planner.beliefs import Timing
 
 PREFIX = "adelfl-"
-"""Prefix of all keys of adelfl; other keys of a record are the user's."""
+"""Prefix of all keys of adelfl; other keys of a record belong to the user."""
 
 STATISTICS = f"{PREFIX}statistics"
 """Name of the record of running statistics in a reply."""
@@ -31,7 +31,7 @@ Values = dict[str, Any]
 
 
 def is_statistic(name: str) -> bool:
-    """Return whether an array of a model is a running statistic of a norm, and no parameter."""
+    """Return whether an array of a model is a running statistic of a norm, and not a parameter."""
     return name.rpartition(".")[2] in _STATISTICS
 
 
@@ -40,22 +40,21 @@ class Task:
     """Work of a node in one round."""
 
     round: int
-    """Number of the merge that the weights lead to, from 1."""
+    """Number of the next merge, from 1."""
     batch: int
     """Samples per local iteration."""
     iterations: int
     rate: float
     """Learning rate."""
     seconds: float
-    """Seconds after the arrival of the message at which computing must end; infinite for no limit."""
+    """Seconds from the arrival of the message until computing must end; infinite for no limit."""
     layers: tuple[tuple[str, ...], ...]
     """Names of parameters, input side first."""
     pace: tuple[float, ...] = ()
-    """Expected seconds per sample of each layer, in the order of backpropagation. A layer that is not expected to be
-    ready in time is not begun. Empty for a node that is new: it then checks its model, and reports the difference of
-    its first two gradients."""
+    """Expected seconds per sample of each layer, in the order of backpropagation. A layer that would be too late is not
+    begun. Empty for a new node, which checks its model, and reports the difference of its first two gradients."""
     oversample: bool = False
-    """Whether samples repeat if the batch is larger than the node's data; otherwise the batch is all of it."""
+    """Whether samples repeat if the batch is larger than the node's data; otherwise, the batch is cut to the data."""
     proximal: float = 0.0
     """μ: gradients get the term μ (w_u − w)."""
 
@@ -68,23 +67,22 @@ class Task:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Task:
-        """Read a configuration record; the server that wrote it is trusted."""
+        """Read a configuration record."""
         values = {key.removeprefix(PREFIX): value for key, value in record.items() if key.startswith(PREFIX)}
         try:
             ends = list(accumulate(values.pop("layer-sizes"), initial=0))
             names = values.pop("layer-names")
             layers = tuple(tuple(names[begin:end]) for begin, end in pairwise(ends))
             return cls(layers=layers, **values | {"pace": tuple(values["pace"])})
-        except (KeyError, TypeError) as missing:
+        except (KeyError, TypeError) as error:
             raise ConfigError(
-                f"this message is no task of adelfl.flower.DeadlineStrategy ({missing}); "
-                "is it the strategy of the ServerApp?"
+                f"this message is no task of adelfl.flower.DeadlineStrategy ({error}); use it in the ServerApp"
             ) from None
 
 
 @dataclass
 class Report:
-    """Report of a node on its work. It may hold anything, so the server uses only what makes sense."""
+    """Report of a node on its work, whose values the server checks."""
 
     round: Any
     """Round of the task."""
@@ -95,7 +93,7 @@ class Report:
     compute: float = 0.0
     """Seconds of computing."""
     aside: float = 0.0
-    """Seconds of checks that are made once."""
+    """Seconds of checks that are made only once."""
     total: float = math.nan
     """Seconds from arrival to reply."""
     times: tuple[float, ...] = ()
@@ -107,8 +105,8 @@ class Report:
     pair: tuple[float, ...] = ()
     """‖g − g′‖² of each layer, input side first, for two gradients of a new node; empty otherwise."""
     steps: tuple[float, ...] = ()
-    """Complete steps of one batch size, without the first if there are others: that size, their number, and mean and
-    variance of their durations. Empty if there are none."""
+    """Complete steps with one batch size, without the first if there are others: batch size, number, and mean and
+    variance of the durations. Empty if there are none."""
 
     def write(self) -> Values:
         """Return entries of a metrics record."""
@@ -116,7 +114,7 @@ class Report:
 
     @classmethod
     def read(cls, record: Mapping[str, Any], layers: int) -> Report:
-        """Read an unchecked metrics record; values that cannot be are left out."""
+        """Read an unchecked metrics record, without impossible values."""
         values: Values = {field.name: record.get(f"{PREFIX}{field.name}") for field in fields(cls)}
         for key in ("setup", "compute", "aside", "total"):
             values[key] = float(values[key]) if _is_duration(values[key]) else math.nan
@@ -133,8 +131,8 @@ class Report:
         return cls(**values)
 
     def timing(self, round_trip: float) -> Timing | None:
-        """Return the durations that fit into a round trip; None if they cannot be true."""
-        from adelfl.planner.beliefs import Timing  # on the server only: nodes need not load SciPy
+        """Return the durations; None if they do not fit into the round trip."""
+        from adelfl.planner.beliefs import Timing  # on the server only, so that nodes do not load SciPy
 
         outside = round_trip - self.setup - self.compute - self.aside
         if not (math.isfinite(outside) and outside >= 0 and math.isfinite(self.total) and self.total <= round_trip):

@@ -70,7 +70,7 @@ def admitted(reply: Reply, task: Task, shape: Shape, start: Weights, settings: D
 
 
 def _statistics(message: Message, weights: Weights) -> Weights:
-    """Return the running statistics of a reply; they must be complete, or missing altogether."""
+    """Return the running statistics of a reply, which must be complete or missing."""
     known = {name: value for name, value in weights.items() if is_statistic(name)}
     if not known or STATISTICS not in message.content.array_records:
         return {}
@@ -82,7 +82,7 @@ def _statistics(message: Message, weights: Weights) -> Weights:
 
 
 def average_metrics(replies: Iterable[Message], aggregate: Aggregate | None, weighted_by: str) -> MetricRecord | None:
-    """Average the user's own metrics over nodes, by default as Flower does; None without any that fit together."""
+    """Average the user's metrics over nodes, by default as Flower does; None if there are none, or if that fails."""
 
     def own(record: MetricRecord) -> MetricRecord:
         return MetricRecord({key: value for key, value in record.items() if not key.startswith(PREFIX)})
@@ -92,18 +92,18 @@ def average_metrics(replies: Iterable[Message], aggregate: Aggregate | None, wei
         return None
     try:
         return (aggregate or aggregate_metricrecords)(contents, weighted_by)
-    except Exception as error:  # numbers for the log must not end a run
+    except Exception as error:  # metrics must not end a run
         log.warning("metrics could not be averaged: %s", error)
         return None
 
 
 def metrics_of(message: Message) -> dict[str, Any]:
-    """Return the first metrics record of a reply, whatever its name."""
+    """Return the first metrics record of a reply."""
     return dict(next(iter(message.content.metric_records.values()), {}))
 
 
 def files_of(message: Message, key: str) -> dict[str, bytes]:
-    """Return the arrays of a reply as unread files; if there is a single record, its name does not matter."""
+    """Return the arrays of a reply as unread files, from the record ``key`` or the only one."""
     record = message.content.array_records.get(key)
     if record is None:
         others = [r for name, r in message.content.array_records.items() if not name.startswith(PREFIX)]
@@ -111,7 +111,7 @@ def files_of(message: Message, key: str) -> dict[str, bytes]:
     files = {}
     for name, array in record.items():
         if array.stype != "numpy.ndarray":
-            raise UpdateRejected(Reason.unreadable, f"{name!r} is of serialisation {array.stype!r}")
+            raise UpdateRejected(Reason.unreadable, f"{name!r} has the serialisation {array.stype!r}")
         files[name] = array.data
     return files
 
@@ -121,12 +121,12 @@ def merged(
 ) -> Change | None:
     """Merge updates, each with its row of A; None if the sum is not finite."""
     total: Weights = {}
-    with np.errstate(over="ignore", invalid="ignore"):  # each update is finite, their sum may not be
+    with np.errstate(over="ignore", invalid="ignore"):  # the sum of finite updates may be infinite
         for d, A in updates:
-            moved = d.changes
-            if of == "models":  # the way from the present weights to the device's model
-                moved = {name: np.asarray(change + (d.start[name] - now[name])) for name, change in moved.items()}
-            add_weighted(total, shape.layers, moved, A)
+            changes = d.changes
+            if of == "models":  # from the present weights to the device's model
+                changes = {name: np.asarray(change + (d.start[name] - now[name])) for name, change in changes.items()}
+            add_weighted(total, shape.layers, changes, A)
         if not all(np.isfinite(now[name] + change).all() for name, change in total.items()):
             return None
     losses = [d.loss for d, _ in updates if not math.isnan(d.loss)]
@@ -135,7 +135,7 @@ def merged(
 
 
 def _averaged(sent: Sequence[Weights]) -> Weights:
-    """Average the running statistics of some nodes."""
+    """Average the running statistics of nodes."""
     means = {name: np.mean([one[name] for one in sent], axis=0, dtype=np.float64) for name in (sent[0] if sent else ())}
     return {
         name: (mean if sent[0][name].dtype.kind == "f" else np.round(mean)).astype(sent[0][name].dtype)
@@ -146,12 +146,12 @@ def _averaged(sent: Sequence[Weights]) -> Weights:
 def gradient_stats(deliveries: Sequence[Delivery], shape: Shape, rate: float, steps: int) -> GradientStats:
     """Estimate σ², ζ² and ‖ḡ‖² of each layer from the updates of one round.
 
-    ζ² and ‖ḡ‖² follow from how far the updates of several nodes are apart. σ², the variance of one sample's gradient,
-    follows from the difference of two gradients of the same node, which nodes report when they are new. Without such
-    reports σ² is NaN, and the batch noise is not taken out of ζ². An update of several steps counts as their mean; with
-    another optimizer than SGD an update is no gradient, but only ratios of these numbers move a plan.
+    ζ² and ‖ḡ‖² follow from the differences between the updates of several nodes. σ², the variance of one sample's
+    gradient, follows from the difference of two gradients of one node, which new nodes report. Without such reports, σ²
+    is NaN, and ζ² includes the batch noise. An update of several steps counts as their mean. If the optimizer is not
+    SGD, updates are not gradients, but a plan depends only on ratios of these numbers.
 
-    ``rate`` and ``steps`` are those of the local steps behind a whole update.
+    ``rate`` and ``steps`` are the learning rate and the number of local steps of a whole update.
     """
     L = len(shape.layers)
     pairs = np.array([d.batch / 2.0 * np.array(d.report.pair) for d in deliveries if len(d.report.pair) == L])

@@ -1,4 +1,4 @@
-"""One run on Flower: the model as arrays of NumPy, its evaluation, and when to wait, to go on and to end."""
+"""A run on Flower: the model as arrays of NumPy, its evaluation, and the start, resumption and end of the run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class FlowerRun(ModelHost):
         self.result.arrays = _record(self.final_weights())
 
     def parameters(self) -> Weights:
-        """Return the arrays that are no running statistics."""
+        """Return the arrays that are not running statistics."""
         return {name: value for name, value in self.weights.items() if not is_statistic(name)}
 
     def set_buffers(self, buffers: Mapping[str, Any]) -> None:
@@ -82,14 +82,14 @@ class FlowerRun(ModelHost):
         self.weights |= {name: np.asarray(value) for name, value in buffers.items()}
 
     def apply(self, change: Change) -> None:
-        """Move a copy of the model: devices that are under way started from the present arrays."""
+        """Move a copy of the model, since tasks under way need the present arrays."""
         self.weights = {name: value.copy() for name, value in self.weights.items()}
         super().apply(change)
         self._set(self.weights)
         self.merges += 1
 
     def final_weights(self) -> Weights:
-        """Return the weights that the server step hands out."""
+        """Return the weights that the server step returns."""
         return self.weights | dict(self.shown())
 
     def state(self) -> Weights:
@@ -97,13 +97,13 @@ class FlowerRun(ModelHost):
         return self.weights
 
     def load(self, state: Weights, version: int) -> None:
-        """Take the iterate of a checkpoint."""
+        """Restore the iterate of a checkpoint."""
         self._set(state)
 
     # -- the run
 
     def go(self, needed: int, rounds: int | None) -> Result:
-        """Wait for the nodes that are needed, and run until the budget or the rounds (if limited) are over."""
+        """Wait for the needed nodes, and run until the budget or the rounds (if limited) are over."""
         checkpoint = self.record.checkpoint
         if self.clock.now() >= self.budget:
             log.warning("the budget was over before this process began; the model is that of round %d", self.done)
@@ -114,7 +114,7 @@ class FlowerRun(ModelHost):
         try:
             steps = None if checkpoint is None else self.run.resume()
         except AdelError:
-            raise AdelError(f"{self.record.folder}: this run cannot be continued by this version") from None
+            raise AdelError(f"{self.record.folder}: this version cannot continue this run; start a new one") from None
         if steps is not None:
             log.info("resumed after round %d, %.1f s of %.1f s used", self.done, self.clock.now(), self.budget)
         try:
@@ -128,7 +128,7 @@ class FlowerRun(ModelHost):
         except AdelError as error:
             if not self.merges and not self.done:
                 raise
-            log.error("the run ends early, with the model that it has: %s", error)
+            log.error("the run ends early, with the present model: %s", error)
         if not self.merges and not self.done and not self.backend.answered:
             why = f" ({self.backend.last_error})" if self.backend.last_error else ""
             raise AdelError(f"no node answered in {self.clock.now():.1f} s{why}")
@@ -137,7 +137,7 @@ class FlowerRun(ModelHost):
         return self.result
 
     def _wait_for_nodes(self, needed: int) -> None:
-        """Wait until enough nodes are connected; an error if that takes the whole budget."""
+        """Wait until enough nodes are connected, or raise AdelError when the budget is over."""
         needed, connected = max(2, needed), -1
         while len(nodes := self.backend.exchange.nodes()) < needed:
             if self.clock.now() >= self.budget:
@@ -174,7 +174,7 @@ class FlowerRun(ModelHost):
             "late": dict(self.backend.late),
         }
         if not merged:
-            log.warning("round %d is abandoned: %d devices delivered something", number, delivered)
+            log.warning("round %d is abandoned: %d devices delivered an update", number, delivered)
             self.abandoned += 1
             fields |= {"depth": [0] * len(devices), "contributors": [0] * self.L}
         self.backend.rejected.clear()
@@ -187,7 +187,7 @@ class FlowerRun(ModelHost):
         return {"time": self.clock.now(), "loss": loss, "accuracy": accuracy}
 
     def _account(self, step: Step, *, merged: bool) -> None:
-        """Add up what devices did in a round, as means over the devices that had a task."""
+        """Add the time of a round by use, as means over the devices that had a task."""
         arrivals = step.merge.arrivals
         began = step.began if not arrivals[0].tasks.together and step.version > 1 else min(a.began for a in arrivals)
         length = step.time - began
@@ -204,7 +204,7 @@ class FlowerRun(ModelHost):
         self.time_use["idle"] += max(0.0, length - computing - lag)
 
     def described(self, info: RunInfo) -> RunInfo:
-        """Add the nodes, and the plan once there is one."""
+        """Add the nodes, and the plan when it exists."""
         nodes, schedule = [str(node) for node in self.backend.roster], self.strategy.schedule
         if nodes == (info.nodes or []) and (schedule is None or info.schedule is not None):
             return info
@@ -212,7 +212,7 @@ class FlowerRun(ModelHost):
         return replace(info, label=self.strategy.label, schedule=plan, devices=len(nodes) or info.devices, nodes=nodes)
 
     def outcome(self) -> Mapping[str, Any]:
-        """Return when the run ended, and where its time went."""
+        """Return the time of the end, abandoned rounds, and time by use."""
         time = self.clock.now()
         use = self.time_use | {"unused": max(0.0, self.budget - time)}
         use["between rounds"] = max(0.0, self.budget - sum(use.values()))
@@ -220,14 +220,14 @@ class FlowerRun(ModelHost):
 
 
 def recorded(value: object) -> object:
-    """Return a setting as run.json holds it: a number or a text, of other things their representation."""
+    """Return a setting for run.json: a number or a string, which represents other values."""
     if isinstance(value, ConstantRate):
         return value.initial
     return value if value is None or isinstance(value, int | float | str) else repr(value)
 
 
 def check_same_run(now: RunInfo, old: RunRecord) -> None:
-    """Refuse an old record of another run, or of one that has ended."""
+    """Refuse the record of another run, or of a finished one."""
     if old.result is not None:
         raise ConfigError(f"{old.folder}: this run has ended; choose another folder")
     for key in ("budget", "rounds", "strategy"):

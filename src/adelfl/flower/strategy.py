@@ -48,58 +48,58 @@ METHODS = tuple(name for name in BUILT_IN if name not in ("oracle", "clairvoyant
 
 _OWN_LOOP = "DeadlineStrategy runs its own loop: call its start method"
 _CLOCK_ERROR = 2 * 3600.0
-"""Flower refuses a reply whose wall clock is ahead by more than the message's time to live. So messages live longer
-than clocks are wrong, and a node is sent no second message before it has answered the first."""
+"""Seconds that are added to the messages' time to live, since Flower refuses replies of nodes whose wall clock is ahead
+by more than that."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DeadlineStrategy(Strategy):
     """Federated training that ends in time.
 
-    Options that are not described here are those of Flower's ``FedAvg``, except that federated evaluation is off by
-    default, since its time is the budget's, and that ``weighted_by_key`` weighs metrics only.
+    Options that are not described here are those of Flower's ``FedAvg``. But federated evaluation is off by default,
+    since it takes time of the budget, and ``weighted_by_key`` affects metrics only.
     """
 
     budget: float
     """T_max, seconds from the call of :meth:`start` to its end."""
     method: str = "adel"
-    """Method that treats stragglers: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or
-    ``package.module:Class`` of a :class:`~adelfl.strategies.Strategy` of your own."""
+    """Straggler method: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or ``package.module:Class`` of
+    your own :class:`~adelfl.strategies.Strategy`."""
     learning_rate: float | LearningRate = 0.1
-    """η_t; sent to the clients with every task."""
+    """η_t, which clients receive with every task."""
     batch: int = 16
-    """Samples per local iteration, of the baselines and in the opening round; adel plans its own."""
+    """Samples per local iteration, for the baselines and in the opening round; adel plans batch sizes."""
     local_iterations: int | Literal["auto"] = 1
-    """E, or "auto" to let the plan choose it: as many local steps as fit until a round closes, of a batch that the
-    learning rate bears."""
+    """E, or "auto" to let the plan choose it: as many local steps as fit into a round, with a batch that the learning
+    rate allows."""
     layers: Sequence[Sequence[str]] | None = None
-    """Names of parameters of each layer, input side first. By default the arrays' names are grouped by what comes
-    before their last dot, in their order, which is right for models that list their layers in the order of execution;
-    the clients check that."""
+    """Names of parameters of each layer, input side first. By default, arrays are grouped by the part of their name
+    before the last dot, in their order. This is correct for models that list their layers in the order of execution,
+    which clients check."""
     plan_options: Mapping[str, Any] | None = None
     """Options of the method, such as ``{"correction": "none"}``."""
     constants: Constants | None = None
-    """Constants of the bound; by default estimated in the opening round."""
+    """Constants of the bound; estimated in the opening round by default."""
     server_step: str | ServerStep = "auto"
     """Server step for merged changes: "sgd" as in the paper, "momentum", "adagrad", "adam", "yogi" or "average"; by
     default that of the method."""
     min_reports: int = 1
-    """A round in which fewer nodes deliver something is abandoned: the model stays as it is."""
+    """A round with fewer updates than this is abandoned, without a change of the model."""
     norm_limit: float = 10.0
     """k: updates with a layer whose norm exceeds k times the round's median are rejected; infinite to allow all."""
     measure_share: float = 0.2
-    """Share of the budget that the opening round, which trains and measures, may take."""
+    """Largest share of the budget for the opening round, which trains and measures."""
     record: str | Path | None = None
-    """Folder for the run's record. If it holds a run that was interrupted, that run is continued."""
+    """Folder of the run's record. An interrupted run in this folder is continued."""
     evaluate_seconds: float | None = None
-    """Limit for federated evaluation after a round; by default a quarter of a mean round."""
+    """Time limit of federated evaluation after a round; by default a quarter of a mean round."""
     seed: int = 0
-    """Seed of the choice of nodes where not all take part."""
+    """Seed for the choice of nodes if not all take part."""
     oversample: bool = False
-    """Whether a batch may be larger than the data of its node, whose samples are then drawn with replacement. By
-    default it is cut to the data, and drawn without."""
+    """Whether a batch may be larger than the data of its node; samples are then drawn with replacement. By default, a
+    batch is cut to the data, and drawn without replacement."""
     clock: Clock | None = None
-    """For tests."""
+    """Clock of the run, for tests; by default a real clock."""
     fraction_train: float = 1.0
     fraction_evaluate: float = 0.0
     min_train_nodes: int = 2
@@ -152,25 +152,25 @@ class DeadlineStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Raise an error: tasks are sent by the loop that :meth:`start` runs."""
+        """Raise an error, since the loop of :meth:`start` sends the tasks."""
         raise AdelError(_OWN_LOOP)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average the metrics of replies; the weights are merged by the loop that :meth:`start` runs."""
+        """Average the metrics of replies; the loop of :meth:`start` merges the weights."""
         return self.run.result.arrays, average_metrics(replies, self.train_metrics_aggr_fn, self.weighted_by_key)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Ask some nodes to evaluate the model."""
+        """Return messages that request an evaluation of the model from some nodes."""
         if self.fraction_evaluate == 0.0:
             return []
         idle = self.run.backend.idle_nodes()
         wanted = max(self.min_evaluate_nodes, round(self.fraction_evaluate * len(idle)))
         order = rng_for(self.seed, "evaluate", server_round).permutation(len(idle))[:wanted]
-        chosen = [idle[i] for i in order]  # Flower's ids have 64 bits without a sign: no array holds them all
+        chosen = [idle[i] for i in order]  # a list, since Flower's unsigned 64-bit ids do not fit into int64
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [self._addressed(content, n, MessageType.EVALUATE, server_round) for n in chosen]
@@ -196,9 +196,9 @@ class DeadlineStrategy(Strategy):
         Parameters
         ----------
         grid, initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn
-            As for Flower's strategies. ``num_rounds="auto"`` lets the plan choose the number of rounds, which then go
-            on until the budget is used up. For an asynchronous method, ``num_rounds`` is the number of merges. The time
-            that ``evaluate_fn`` takes is part of the budget.
+            As for Flower's strategies. With ``num_rounds="auto"``, the plan chooses the number of rounds, and the run
+            lasts until the budget is over. For an asynchronous method, ``num_rounds`` is the number of merges. The time
+            of ``evaluate_fn`` is part of the budget.
         timeout : float, optional
             Not used: rounds close at planned deadlines.
         """
@@ -285,7 +285,7 @@ class DeadlineStrategy(Strategy):
 
 
 def group_by_module(names: Sequence[str]) -> list[list[str]]:
-    """Group parameters by the module that holds them, in the order in which the modules come first."""
+    """Group parameters by the module that contains them, in the order of their first occurrence."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(name.rpartition(".")[0], []).append(name)

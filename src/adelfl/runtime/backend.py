@@ -1,4 +1,4 @@
-"""Interface of backends, which run tasks: a simulation on a virtual clock, or Flower nodes on a real one."""
+"""Interface of backends, which execute tasks: on a virtual clock in a simulation, or on Flower nodes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Change:
     parameters: Mapping[str, Any]
     """Σ_u A[u,l] (w_u − w) of each parameter that was delivered."""
     buffers: Mapping[str, Any] = field(default_factory=dict)
-    """New values of running statistics that changed."""
+    """New values of the running statistics that changed."""
     loss: float = math.nan
-    """Mean loss of the devices that contributed; NaN if it is not known."""
+    """Mean loss of the contributors; NaN if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """A merge that was computed."""
+    """What was computed for a merge."""
 
     change: Change | None
-    """Its result; None if nothing was delivered."""
+    """Change of the model; None if nothing was delivered."""
     spread: GradientStats | None = None
-    """Statistics of the gradients, if the merge requested them."""
+    """Gradient statistics, if the merge requested them."""
     losses: Floats | None = None
     """Losses of the devices, if the merge requested them; NaN where nothing was delivered."""
 
@@ -43,22 +43,16 @@ class Computed:
         spread = None if gradients is None else GradientStats.of(**gradients)
         return cls(None, spread, None if losses is None else np.array(losses, dtype=np.float64))
 
-    @property
-    def losses_listed(self) -> list[float | None] | None:
-        """The losses, ready for a record."""
-        return None if self.losses is None else [None if math.isnan(v) else v for v in self.losses.tolist()]
-
 
 Compute = Callable[[], Computed]
-"""Computes a merge, from the weights as they are when it is called."""
+"""Function that computes a merge from the present weights."""
 
 
 class Backend(ABC):
-    """Does tasks and reports events. It knows nothing of methods."""
+    """Executes tasks and reports events."""
 
     ahead: int = 1
-    """How many merges may be decided before the first of them is computed: many where time is virtual, 1 where it is
-    real. A strategy that wants to know the gradients gets them before it goes on, in either case."""
+    """Number of merges that may be decided before the first of them is computed; 1 on a real clock."""
 
     @abstractmethod
     def now(self) -> float:
@@ -66,23 +60,23 @@ class Backend(ABC):
 
     @abstractmethod
     def dispatch(self, tasks: Tasks, version: int) -> None:
-        """Let devices begin, from weights of a version."""
+        """Start tasks from the weights of a version."""
 
     @abstractmethod
     def next(self, wake_at: float | None) -> Event | None:
-        """Wait for what happens next, at most until ``wake_at``; None if nothing is under way that could happen."""
+        """Wait for the next event, at most until ``wake_at``; None if no further event can occur."""
 
     @abstractmethod
     def cohort(self, k: int, size: int | None) -> Ints:
-        """Return the devices of the k-th cohort: some drawn at random, or all, of those that are available."""
+        """Return the devices of the k-th cohort: ``size`` of the available ones at random, or all of them."""
 
     @abstractmethod
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
-        """Do what can be done for some merges before their weights are known."""
+        """Prepare the computation of some merges, as far as it does not depend on the weights."""
 
     def resume(self, dispatched: int) -> None:  # noqa: B027 - only real backends need it
-        """Go on in a new process, after a number of dispatches that another process made."""
+        """Continue in a new process, after the dispatches that an earlier process made."""
 
     def fills(self, merge: Merge) -> float:
-        """Return the share of the memory for prepared merges that one fills; no more are decided when it is full."""
+        """Return the share of the memory for prepared merges that a merge needs."""
         return 0.0

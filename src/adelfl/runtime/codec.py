@@ -1,18 +1,17 @@
-"""Codecs: what an upload is turned into, and how many bytes it takes, on which its time depends.
+"""Codecs: encodings of updates for their upload.
 
-An upload holds w_u − w of the layers that a device finished. A codec says how large it is on the way and what the
-server decodes from it. The size follows from the shapes alone, so that a simulation knows how long an upload takes
-before it is computed.
+An upload contains w_u − w of the layers that a device finished. A codec determines the number of bytes of an upload,
+and the update that the server decodes. The size depends on the shapes only, so that a simulation knows the duration of
+an upload before the update is computed.
 
-    none        the numbers as they are
+    none        unchanged
     half        float16: two bytes for each number, relative error at most 2⁻¹¹ from 6·10⁻⁵ to 65504, 2⁻²⁵ below that
-    top-k       the largest numbers of each parameter and where they are; the rest is added to the next update
+    top-k       the largest numbers of each parameter and their positions; the rest is added to the next update
     qsgd        stochastic rounding to 8 or 4 bits, unbiased
     terngrad    stochastic rounding to −s, 0 and s, unbiased
 
-Options are given in brackets: ``top-k[share=0.01]``, ``qsgd[bits=4;bucket=512]``. Codecs work on arrays of NumPy and on
-tensors of torch alike. What a codec remembers of a device, such as the part of an update that was not sent, goes in and
-comes out; :class:`Uploads` keeps it, and a checkpoint keeps that.
+Options are given in brackets: ``top-k[share=0.01]``, ``qsgd[bits=4;bucket=512]``. A codec has no state of its own:
+:class:`Uploads` stores its memory of each device, such as the part of an update that was not sent, for checkpoints.
 """
 
 from __future__ import annotations
@@ -27,16 +26,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.array_types import Array as Array
 from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 
 Numbers = NDArray[np.floating[Any]]
 
-Array = Any
-"""An array of NumPy or a tensor of torch."""
-
 Memory = Mapping[str, Array]
-"""Memory of a codec for one device: an array for each of some names."""
+"""Memory of a codec for one device: arrays by name."""
 
 
 class Decoded(NamedTuple):
@@ -47,17 +44,16 @@ class Decoded(NamedTuple):
 
 
 class Codec(ABC):
-    """One way to send an update."""
+    """An encoding of updates."""
 
     name: str
-    """Name in records, with options if there are any. A run can only be continued with a codec of the same name."""
+    """Name in records, including options. A run can only be continued with a codec of the same name."""
     lossy: bool = True
-    """Whether decoded updates may differ from the original ones. If so, the update of each device is computed
-    separately."""
+    """Whether decoded updates may differ from the original ones; each device's update is then computed separately."""
 
     @abstractmethod
     def bytes(self, update: Mapping[str, Array]) -> int:
-        """Return how many bytes an update takes, whatever its values are."""
+        """Return the size of an encoded update, which must not depend on its values."""
 
     @abstractmethod
     def encode(self, update: Mapping[str, Array], rng: np.random.Generator, memory: Memory) -> Decoded:
@@ -66,20 +62,20 @@ class Codec(ABC):
         Parameters
         ----------
         update : mapping of str to array
-            w_u − w of the parameters that the device sends: those of its last layers, which may not be all.
+            w_u − w of the parameters that the device sends, which may be those of the last layers only.
         rng : numpy.random.Generator
-            The source of what is drawn, as for stochastic rounding.
+            Generator for stochastic codecs.
         memory : mapping of str to array
-            What the codec remembered of this device; empty at first.
+            Memory that the codec returned for the last update of this device; empty at first.
         """
 
     def relative_size(self, parameters: Mapping[str, Array]) -> float:
-        """Return the size of a whole upload relative to the plain one."""
+        """Return the size of a whole encoded update, relative to the update without a codec."""
         return self.bytes(parameters) / max(1, Plain().bytes(parameters))
 
 
 class Plain(Codec):
-    """Send the numbers as they are."""
+    """Send updates unchanged."""
 
     name, lossy = "none", False
 
@@ -93,23 +89,23 @@ class Plain(Codec):
 
 
 class _ByParameter(Codec):
-    """A codec that encodes the numbers of each parameter by themselves, as a vector."""
+    """A codec that encodes each parameter separately, as a vector."""
 
     @abstractmethod
     def size(self, count: int, itemsize: int) -> int:
-        """Return the bytes of so many numbers, which take ``itemsize`` bytes each before."""
+        """Return the bytes of ``count`` encoded numbers, which take ``itemsize`` bytes each without a codec."""
 
     @abstractmethod
     def rounded(self, numbers: Numbers, rng: np.random.Generator) -> Numbers:
-        """Return what is decoded of a vector."""
+        """Encode a vector and decode it again."""
 
     def bytes(self, update: Mapping[str, Array]) -> int:
-        """Return the bytes of all parameters that are not empty."""
+        """Return the bytes of all parameters."""
         sizes = [(int(v.nbytes), int(v.itemsize)) for v in update.values() if v.nbytes]
         return sum(self.size(nbytes // each, each) for nbytes, each in sizes)
 
     def encode(self, update: Mapping[str, Array], rng: np.random.Generator, memory: Memory) -> Decoded:
-        """Encode each parameter and decode it again, in the type that it has."""
+        """Encode each parameter and decode it again; types do not change."""
         decoded: dict[str, Array] = {}
         for name, value in update.items():
             array = value if isinstance(value, np.ndarray) else value.detach().cpu().numpy()
@@ -119,7 +115,7 @@ class _ByParameter(Codec):
 
 
 class Half(_ByParameter):
-    """Send float16. Values beyond 65504 become infinite, which ends a simulation with an error."""
+    """Send float16. Values above 65504 become infinite, which ends a simulation with an error."""
 
     name = "half"
 
@@ -135,19 +131,19 @@ class Half(_ByParameter):
 
 @dataclass(frozen=True)
 class TopK(_ByParameter):
-    """Send the largest numbers of each parameter, and keep the rest for the next time.
+    """Send the largest numbers of each parameter, and add the rest to the next update.
 
     Stich, Cordonnier, Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
 
-        v = Δ + e,     send the k numbers of v that are largest in size,     e ← v − what was sent
+        v = Δ + e,     send the k numbers of v with the largest absolute values,     e ← v − sent part of v
 
-    k is a share of each parameter, so that layers that a device did not finish do not change what is sent of the
-    others; their part of e stays. Each number takes its own bytes and four for its position, or all are sent if that
-    takes less.
+    k is a share of each parameter, so that what is sent of a layer does not depend on the depth of the update. Layers
+    that are not sent keep their part of e. Each number takes its own bytes and four for its position; all numbers are
+    sent if that takes less.
     """
 
     share: float = 0.01
-    """k over the number of parameters, above 0 and at most 1."""
+    """k divided by the numbers of a parameter, above 0 and at most 1."""
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -160,8 +156,8 @@ class TopK(_ByParameter):
         return min(math.ceil(self.share * count) * (itemsize + 4), count * itemsize)
 
     def encode(self, update: Mapping[str, Array], rng: np.random.Generator, memory: Memory) -> Decoded:
-        """Send the largest numbers of what is new and what was not sent before."""
-        # A memory of another shape is of another of HeteroFL's widths.
+        """Send the largest numbers of the sum of the update and the memory."""
+        # With HeteroFL, the memory may have the shape of another width; it is then not added.
         known = {name: memory[name] for name in update if name in memory and memory[name].shape == update[name].shape}
         whole = {name: value + known[name] if name in known else value for name, value in update.items()}
         sent = super().encode(whole, rng, {}).update
@@ -178,7 +174,7 @@ class TopK(_ByParameter):
 
 
 class _Quantised(_ByParameter):
-    """Round numbers to s levels, up or down at random, so that they are right on average.
+    """Round numbers to s levels, up or down at random, without bias.
 
         v → scale · sign(v) · ξ/s,     ξ = ⌊s |v|/scale + random number below 1⌋,     scale = largest |v| of a bucket
 
@@ -189,7 +185,7 @@ class _Quantised(_ByParameter):
     bucket: int | None
 
     def size(self, count: int, itemsize: int) -> int:
-        """Return the bytes of all numbers, and four for the scale of each bucket."""
+        """Return the bytes of all numbers and of the scales, which take four bytes each."""
         return -(-count * self.bits // 8) + 4 * -(-count // (self.bucket or count))
 
     def rounded(self, numbers: Numbers, rng: np.random.Generator) -> Numbers:
@@ -207,11 +203,11 @@ class QSGD(_Quantised):
     """Send each number with a few bits: s = 2^(bits − 1) − 1 levels.
 
     Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization and encoding", NeurIPS 2017. As in the
-    paper's experiments, numbers are scaled in buckets, by their largest rather than by their norm.
+    paper's experiments, numbers are scaled in buckets, by the largest of them instead of the norm.
     """
 
     bits: int = 8
-    """Bits for each number, with its sign: from 2 to 16, usually 8 or 4."""
+    """Bits for each number, including its sign: from 2 to 16, usually 8 or 4."""
     bucket: int | None = 512
     """Numbers that share a scale."""
     name: str = field(init=False)
@@ -238,7 +234,7 @@ _CODECS: dict[str, type[Codec]] = {"none": Plain, "half": Half, "top-k": TopK, "
 
 
 def find_codec(codec: str | Codec) -> Codec:
-    """Return a codec by its name, with options as in ``top-k[share=0.01]``; a codec is returned as it is."""
+    """Return a codec by its name, which may have options as in ``top-k[share=0.01]``; return a Codec unchanged."""
     if isinstance(codec, Codec):
         return codec
     match = re.fullmatch(r"\s*([\w-]+)\s*(?:\[([^\[\]]*)\])?\s*", codec)
@@ -251,21 +247,21 @@ def find_codec(codec: str | Codec) -> Codec:
         raise ConfigError(f"codec {codec!r}: options must be those of {match[1]}, such as top-k[share=0.01]") from None
 
 
-def _number(word: str) -> float | int:
-    value = float(word)
-    return int(value) if value.is_integer() and "." not in word else value
+def _number(text: str) -> float | int:
+    value = float(text)
+    return int(value) if value.is_integer() and "." not in text else value
 
 
 @dataclass(eq=False)
 class Uploads:
-    """The uploads of a run: its codec, its seed, and what the codec remembers of each device."""
+    """Uploads of a run: its codec, its seed, and the codec's memory by device."""
 
     codec: Codec
     seed: int
     memory: dict[int, Memory] = field(default_factory=dict)
 
     def send(self, update: Mapping[str, Array], task: int, device: int) -> Mapping[str, Array]:
-        """Return what the server decodes of a device's update; random numbers are drawn by task and device."""
+        """Encode the update of a device, and return the update that the server decodes."""
         rng = rng_for(self.seed, "codec", task, device)
         decoded = self.codec.encode(update, rng, self.memory.get(device, {}))
         if decoded.memory:

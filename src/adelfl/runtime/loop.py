@@ -1,12 +1,12 @@
-"""One loop for simulated and for real runs: events in, ``strategy.react``, actions out.
+"""The loop of simulated and real runs: it passes events to the strategy, and executes its actions.
 
     event ──► strategy.react(view, event) ──► merge? ──► dispatch ──► next event, until the budget is used up
 
-What happens when does not depend on the weights, unless a strategy asks for gradients. So decisions may run ahead of
-computing: :meth:`Loop.steps` decides, and :meth:`Loop.run` computes the steps, some at a time.
+The sequence of tasks and merges does not depend on the weights, unless a strategy requests gradient statistics or
+losses. Decisions can therefore run ahead of computing: :meth:`Loop.steps` decides, and :meth:`Loop.run` computes.
 
-A run on a real clock logs every :class:`Reaction`. Given that log, :meth:`Loop.steps` makes the same decisions again: a
-deployment resumes that way after a crash, and can be replayed on the simulated backend.
+A run on a real clock logs every :class:`Reaction`. Given that log, :meth:`Loop.steps` repeats the same decisions, to
+resume a deployment after a crash, or to replay it on the simulated backend.
 """
 
 from __future__ import annotations
@@ -29,47 +29,23 @@ _ROUNDING = 1e-9
 
 @dataclass(eq=False)
 class Step:
-    """One merge: decided, and then computed.
-
-    Attributes
-    ----------
-    version : int
-        Version of the weights after it, from 1.
-    began, time : float
-        When the step before it happened, and when this one does.
-    merge : Merge
-        What is merged.
-    following : float
-        When the next step happens, if that is decided already; infinite for the last one, NaN if it is not known.
-    computed : Computed or None
-        What it came to; None before it is computed.
-    row : mapping of str to any
-        Fields of its row in the record that are known when it is decided.
-    """
+    """A merge, which is decided first and computed later."""
 
     version: int
+    """Version of the weights after the merge, from 1."""
     began: float
+    """Time of the previous step."""
     time: float
     merge: Merge
     following: float = math.nan
+    """Time of the next step; infinite for the last step, NaN if unknown."""
     computed: Computed | None = None
     row: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the row in the record that are known before the merge is computed."""
 
 
 class Loop:
-    """Run a strategy on a backend.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        The method.
-    backend : Backend
-        Where tasks are done.
-    budget : float
-        Seconds after which nothing counts any more.
-    log : callable, optional
-        Is given every reaction, after it.
-    """
+    """Run a strategy on a backend until the budget is over; ``log`` receives every reaction."""
 
     def __init__(
         self, strategy: Strategy, backend: Backend, budget: float, log: Callable[[Reaction], None] | None = None
@@ -79,49 +55,36 @@ class Loop:
         self.dispatched: list[Tasks] = []  # with a log only
 
     def run(self, steps: Iterator[Step], apply: Callable[[Step], None], keep: Callable[[Step], None]) -> None:
-        """Compute steps until the end.
-
-        Parameters
-        ----------
-        steps : iterator of Step
-            What :meth:`steps` gives; of a run that is continued, the steps that are left.
-        apply : callable
-            Moves the model by a step that was computed.
-        keep : callable
-            Evaluates and records a step that was applied.
-        """
-        upcoming = self._some(steps)
+        """Compute steps until the end; ``apply`` moves the model by a computed step, ``keep`` then records the step."""
+        upcoming = self._decided(steps)
         while upcoming:
             step, compute = upcoming.popleft()
             step.computed = compute()
             apply(step)
-            if self.backend.ahead > 1:  # whether a step is evaluated depends on when the next one happens
-                upcoming = upcoming or self._some(steps)
+            if self.backend.ahead > 1:  # whether a step is evaluated depends on the time of the next one
+                upcoming = upcoming or self._decided(steps)
                 step.following = upcoming[0][0].time if upcoming else math.inf
                 keep(step)
             else:
                 keep(step)
-                upcoming = self._some(steps)
+                upcoming = self._decided(steps)
 
-    def _some(self, steps: Iterator[Step]) -> deque[tuple[Step, Compute]]:
-        """Decide some steps ahead; the last of them may be one whose gradients the strategy wants to know."""
-        few: list[Step] = []
+    def _decided(self, steps: Iterator[Step]) -> deque[tuple[Step, Compute]]:
+        """Decide some steps ahead, up to one whose results the strategy requests."""
+        decided: list[Step] = []
         filled = 0.0
         for step in islice(steps, self.backend.ahead):
-            few.append(step)
+            decided.append(step)
             filled += self.backend.fills(step.merge)
             if step.merge.spread or step.merge.losses or filled >= 1.0:
                 break
-        return deque(zip(few, self.backend.prepare([step.merge for step in few]), strict=True))
+        return deque(zip(decided, self.backend.prepare([step.merge for step in decided]), strict=True))
 
     def steps(self, past: Iterable[Reaction] = ()) -> Iterator[Step]:
-        """Yield every merge of the run. One that requests gradients must be computed before the next is taken.
+        """Yield every merge of the run. One that requests statistics must be computed before the next is taken.
 
-        Parameters
-        ----------
-        past : iterable of Reaction
-            Reactions of an earlier process, which are repeated before events are taken from the backend. What was under
-            way then is lost, so the strategy receives another :class:`Started` event.
+        ``past`` contains the reactions of an earlier process, which are repeated before the backend reports events. As
+        the tasks that were under way are lost, the strategy then receives another :class:`Started` event.
         """
         events: deque[Event] = deque([Started()])
         wake_at: float | None = None
@@ -136,7 +99,7 @@ class Loop:
             event: Event | None
             if old is not None:
                 if old.event["kind"] == "started" and not (events and isinstance(events[0], Started)):
-                    events.appendleft(Started())  # an earlier process went on here
+                    events.appendleft(Started())  # here, an earlier process resumed the run
                 event, now = (events.popleft() if events else old.event_of(self.dispatched)), old.now
                 view = View(now, self.budget, self.version, old.cohort)
             else:
@@ -165,7 +128,7 @@ class Loop:
                 return
 
     def _view(self, now: float) -> tuple[View, list[Ints]]:
-        """Return what the strategy may look at, and a list that will hold the cohorts that it draws."""
+        """Return the strategy's view, and a list to which the cohorts that it draws are added."""
         drawn: list[Ints] = []
         if self.log is None:
             return View(now, self.budget, self.version, self.backend.cohort), drawn

@@ -1,4 +1,4 @@
-"""Reactions of a strategy as values: what a log of a real run keeps, so that its decisions can be made again."""
+"""Reactions of a strategy as values for the log of a real run, from which its decisions can be repeated."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from adelfl.strategies.actions import Arrivals, Event, Ints, Joined, Late, Merge
 
 @dataclass(frozen=True, eq=False)
 class Reaction:
-    """One event, ready for JSON, when the strategy reacted to it, and the cohorts that it drew.
-
-    Arrivals name their tasks by number.
-    """
+    """An event as JSON values, the time of the strategy's reaction, and the cohorts that the strategy drew."""
 
     now: float
     event: Mapping[str, Any]
+    """Fields of the event; arrivals refer to their tasks by number."""
     cohorts: list[list[int]]
 
     @classmethod
@@ -31,32 +29,31 @@ class Reaction:
         return cls(now, _described(event), [devices.tolist() for devices in cohorts])
 
     def to_json(self) -> dict[str, Any]:
-        """Return values that JSON can hold; :meth:`from_json` takes them back."""
-        return {"now": self.now, "event": self.event, "cohorts": self.cohorts}
+        """Return values for JSON."""
+        return vars(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Reaction:
-        """Rebuild what :meth:`to_json` gave."""
-        return cls(float(values["now"]), values["event"], [list(devices) for devices in values["cohorts"]])
+        """Build a reaction from the values of :meth:`to_json`."""
+        return cls(float(values["now"]), values["event"], list(values["cohorts"]))
 
     def cohort(self, k: int, size: int | None) -> Ints:
-        """Return the next of the cohorts that were drawn."""
+        """Return the next logged cohort."""
         if not self.cohorts:
             raise AdelError("the log of this run does not fit the strategy: it draws a cohort that is not in the log")
         return np.array(self.cohorts.pop(0), dtype=np.int64)
 
     def event_of(self, dispatched: Sequence[Tasks]) -> Event:
-        """Rebuild the event; ``dispatched`` are all tasks so far, which arrivals refer to by number."""
+        """Rebuild the event, given all tasks that were dispatched before."""
         e = self.event
         match e["kind"]:
             case "arrivals":
                 if e["number"] >= len(dispatched):
                     raise AdelError("the log of this run does not fit the strategy: it dispatched fewer tasks")
-                devices = np.array(e["devices"], dtype=np.int64)
                 timings = tuple(None if t is None else Timing.of(t) for t in e["timings"])
-                seconds, upload = (_floats(e[key]) for key in ("seconds", "upload"))
+                seconds, upload = (np.array(e[key], dtype=np.float64) for key in ("seconds", "upload"))  # null: NaN
                 z = np.array(e["z"], dtype=np.int64)
-                tasks = of_devices(dispatched[e["number"]], devices)
+                tasks = of_devices(dispatched[e["number"]], np.array(e["devices"], dtype=np.int64))
                 return Arrivals(tasks, e["number"], e["version"], e["began"], z, seconds, upload, timings)
             case "late":
                 return Late(e["device"], e["batch"], e["z"], e["seconds"], Timing.of(e["timing"]))
@@ -68,7 +65,7 @@ class Reaction:
 
 
 def of_devices(tasks: Tasks, devices: Ints) -> Tasks:
-    """Return the part of some tasks that concerns some of their devices."""
+    """Return the tasks of some of their devices."""
     if np.array_equal(devices, tasks.devices):
         return tasks
     return tasks.only(np.searchsorted(tasks.devices, devices))
@@ -84,13 +81,9 @@ def _described(event: Event) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - fields of events
-    """Return a value fit for JSON; null stands for NaN."""
+    """Return a value for JSON, with None for NaN."""
     if isinstance(value, np.ndarray):
         return [None if math.isnan(number) else number for number in value.tolist()]
     if isinstance(value, tuple):
         return [_plain(inner) for inner in value]
     return list(astuple(value)) if isinstance(value, Timing) else value
-
-
-def _floats(values: Sequence[float | None]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([math.nan if v is None else v for v in values], dtype=np.float64)

@@ -1,11 +1,12 @@
-"""One recorded run, in a simulation or on a deployment: begin or continue its record, step the model, write its rows.
+"""Recorded runs of simulations and deployments: begin or continue the record, move the model, write rows.
 
-The two worlds differ in where the model is and when it is evaluated. Each passes that in as a :class:`ModelHost`.
+A :class:`ModelHost` provides the parts that differ between the two: where the model is, and when it is evaluated.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -33,27 +34,28 @@ from adelfl.runtime.reactions import Reaction
 from adelfl.runtime.server_step import Array, ServerStep, State
 from adelfl.strategies.base import Strategy
 
-_SERVER = "server/"  # before the names of what the server step remembers, in checkpoints
+_SERVER = "server/"  # prefix of the server step's state in checkpoints
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}  # full, or not writable
 
 
 @dataclass(eq=False)
 class Record:
-    """The record of a run: new, interrupted or finished. Nothing is written without a folder.
+    """The record of a new, interrupted or finished run. Without a folder, nothing is written.
 
-    As a context manager it notes the error that ends a run in failed.json, and closes the files. Of an interrupted run
-    it has the checkpoint, and the rows and logged events up to it; of a finished run the result. ``failure`` says what
-    ended the run, if it was no AdelError.
+    As a context manager, it closes the files, and writes the error that ends a run into failed.json.
     """
 
     folder: Path | None
     info: RunInfo
     result: RunResult | None = None
+    """Result of a finished run."""
     checkpoint: Checkpoint | None = None
+    """Last checkpoint of an interrupted run; ``rows`` and ``events`` end there."""
     rows: list[Row] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     writer: RunWriter | None = None
     failure: str = ""
+    """Message about the exception that ended the run, unless it was an AdelError."""
 
     @classmethod
     def open(cls, folder: Path | None, info: RunInfo, check: Callable[[RunRecord], None]) -> Record:
@@ -74,7 +76,7 @@ class Record:
         return record
 
     def begin(self) -> None:
-        """Make the folder of a new run."""
+        """Create the folder of a new run."""
         if self.folder is not None and self.writer is None:
             self.writer = RunWriter.create(self.folder, self.info)
 
@@ -96,28 +98,20 @@ class Record:
 
 
 def _known(seconds: Floats) -> float:
-    """Return the sum of the numbers that are not NaN, as ``np.nansum`` does in twice the time."""
+    """Return the sum of the numbers that are not NaN, in half the time of ``np.nansum``."""
     return float(np.where(np.isnan(seconds), 0.0, seconds).sum())
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Return whether the disk is full or not writable; the run can go on when that is over."""
+    """Return whether the disk is full or not writable, so that the run can be continued later."""
     return isinstance(error, OSError) and error.errno in _DISK
 
 
 class ModelHost(ABC):
-    """The model of a run where it lives, and the server step that moves it.
-
-    Attributes
-    ----------
-    server_step : ServerStep
-    server : dict
-        What the server step remembers.
-    checkpoint_seconds : float
-        Wall-clock seconds between two checkpoints; 0 for one after every merge.
-    """
+    """The model of a run, and the server step that moves it, whose state is ``server``."""
 
     checkpoint_seconds: float = 0.0
+    """Wall-clock seconds between two checkpoints; 0 for a checkpoint after every merge."""
 
     def __init__(self, server_step: ServerStep) -> None:
         self.server_step, self.server = server_step, State()
@@ -132,38 +126,35 @@ class ModelHost(ABC):
 
     @abstractmethod
     def look(self, step: Step | None) -> Mapping[str, Any]:
-        """Evaluate the model if it is time, and return fields of the row that only this world knows.
-
-        ``step`` was just applied; None for the initial model.
-        """
+        """Evaluate the model if it is due, and return further fields of the row of a step; None: the initial model."""
 
     @abstractmethod
     def final_weights(self) -> Weights:
-        """Return the weights to hand out."""
+        """Return the weights of the finished run."""
 
     @abstractmethod
     def state(self) -> Weights:
-        """Return what a checkpoint keeps, besides the memory of the server step."""
+        """Return the content of a checkpoint, without the state of the server step."""
 
     @abstractmethod
     def load(self, state: Weights, version: int) -> None:
-        """Go on from a checkpoint, whose weights have this version."""
+        """Restore the state of a checkpoint, whose weights have this version."""
+
+    @abstractmethod
+    def outcome(self) -> Mapping[str, Any]:
+        """Return further fields of the result."""
 
     def from_numpy(self, value: NDArray[Any]) -> Array:
-        """Return an array of the kind that the model has."""
+        """Convert an array of NumPy to an array of the model."""
         return value
 
     def to_numpy(self, value: Array) -> NDArray[Any]:
-        """Return an array of NumPy."""
+        """Convert an array of the model to an array of NumPy."""
         return np.asarray(value)
 
     def described(self, info: RunInfo) -> RunInfo:
-        """Return the run information with what has become known since; the same object if there is nothing new."""
+        """Return the run information with new facts added; the same object if there are none."""
         return info
-
-    def outcome(self) -> Mapping[str, Any]:
-        """Return fields of the result that only this world knows."""
-        return {}
 
     def apply(self, change: Change) -> None:
         """Move the model by a merged change."""
@@ -171,12 +162,12 @@ class ModelHost(ABC):
         self.set_buffers(change.buffers)
 
     def shown(self) -> Mapping[str, Array]:
-        """Return the parameters to evaluate and to hand out."""
+        """Return the parameters to evaluate and to return."""
         return self.server_step.shown(self.parameters(), self.server)
 
 
 class Run:
-    """Drive a strategy on a backend, and record what happens; ``report`` is given every row."""
+    """Run a strategy on a backend and record the run; ``report`` receives every row."""
 
     def __init__(
         self,
@@ -205,10 +196,7 @@ class Run:
         return self.loop.steps()
 
     def resume(self) -> Iterator[Step]:
-        """Decide the steps up to the checkpoint again, and return those that are left.
-
-        What a strategy keeps from one round to the next it has again after that.
-        """
+        """Repeat the decisions up to the checkpoint, to restore the strategy's state; return the remaining steps."""
         checkpoint = self.record.checkpoint
         assert checkpoint is not None
         steps = self.loop.steps(map(Reaction.from_json, self.record.events))
@@ -220,12 +208,11 @@ class Run:
         return steps
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Give the model the weights of a checkpoint."""
+        """Restore the model and the state of the server step from a checkpoint."""
         host, kept = self.host, checkpoint.weights
-        host.server = State(
-            {n.removeprefix(_SERVER): host.from_numpy(v) for n, v in kept.items() if n.startswith(_SERVER)}
-        )
-        host.load({n: v for n, v in kept.items() if not n.startswith(_SERVER)}, checkpoint.round)
+        server = [name for name in kept if name.startswith(_SERVER)]
+        host.server = {name.removeprefix(_SERVER): host.from_numpy(kept[name]) for name in server}
+        host.load({name: value for name, value in kept.items() if name not in server}, checkpoint.round)
 
     def go(self, steps: Iterator[Step]) -> None:
         """Compute, apply and record steps until the end."""
@@ -253,7 +240,7 @@ class Run:
             self.saved = monotonic()
 
     def _with_row(self, step: Step) -> Step:
-        """Fill in what is known of a step's row, as long as training has not swept the caches."""
+        """Set the fields of a step's row that are known already, while its arrays are still in the caches."""
         arrivals, A = step.merge.arrivals, step.merge.A
         counted = [(a.z[:, None] >= self.backward) & (w != 0) for a, w in zip(arrivals, A, strict=True)]
         devices = [u for a in arrivals for u in a.tasks.devices.tolist()]
@@ -271,11 +258,12 @@ class Run:
 
     def _row(self, step: Step) -> Row:
         computed = step.computed or Computed(None)
+        losses = None if computed.losses is None else computed.losses.tolist()
         fields: dict[str, Any] = {
             **step.row,
             "train_loss": None if computed.change is None else computed.change.loss,
             "gradients": None if computed.spread is None else computed.spread.to_dict(),
-            "losses": computed.losses_listed,
+            "losses": losses and [None if math.isnan(loss) else loss for loss in losses],
         }
         return Row(**{**fields, **self.host.look(step)})
 

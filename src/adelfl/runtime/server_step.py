@@ -1,16 +1,15 @@
-"""Server steps: add the merged change to the weights, as in the paper, or treat it as a gradient.
+"""Server steps: add the merged change to the weights, as in the paper, or use it as a gradient.
 
 Reddi et al., "Adaptive federated optimization", ICLR 2021: −Δ is a pseudo-gradient for the server's own optimizer.
 
-    sgd        w ← w + lr Δ                                              lr = 1 is the paper's
+    sgd        w ← w + lr Δ                                              lr = 1 in the paper
     momentum   v ← β₁ v + Δ,                   w ← w + lr v              FedAvgM
     adagrad    v ← v + Δ²,                     w ← w + lr Δ/(√v + τ)
     adam       m ← β₁ m + (1−β₁) Δ,  v ← β₂ v + (1−β₂) Δ²,               w ← w + lr m/(√v + τ)
     yogi       as adam, but v ← v − (1−β₂) Δ² sign(v − Δ²)
-    average    as sgd; evaluated and returned is an average w̄_H of the last iterates, or w itself
+    average    as sgd; evaluated and returned is an average w̄_γ of the last iterates, or w itself
 
-v of adagrad, adam and yogi starts at τ². Works on arrays of NumPy and on tensors of torch alike. The state is a
-dictionary of them, which a checkpoint keeps.
+v of adagrad, adam and yogi starts at τ². The state is a dictionary of arrays, which is part of a checkpoint.
 
 **The average.** A mean of the last iterates removes their noise, but it lags behind while the weights still move in one
 direction. The changes show which effect is larger: −Δ is proportional to an estimate of the gradient at w, so Δᵀ(w − w̄)
@@ -29,17 +28,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adelfl.array_types import Array as Array
 from adelfl.errors import ConfigError
 
 ServerStepName = Literal["sgd", "momentum", "adagrad", "adam", "yogi", "average"]
-
-Array = Any
-"""An array of NumPy or a tensor of torch."""
 
 State = dict[str, Array]
 
@@ -53,18 +50,17 @@ _LAG, _SLOPES, _COUNT = "lag.", "slopes", "merges"
 
 @dataclass(frozen=True)
 class ServerStep:
-    """One way to move the weights."""
+    """A rule that moves the weights by the merged change."""
 
     name: str = "sgd"
-    """The rule."""
     lr: float | None = None
-    """Server learning rate; None for the default of the method."""
+    """Server learning rate; None for the default of the rule."""
     beta1: float = 0.9
     """Momentum."""
     beta2: float = 0.99
     """Decay of the second moment."""
     tau: float = 1e-3
-    """The adaptivity that keeps steps finite."""
+    """Term that keeps the denominator above zero."""
 
     def __post_init__(self) -> None:
         if self.name not in get_args(ServerStepName):
@@ -80,21 +76,11 @@ class ServerStep:
 
     @property
     def rate(self) -> float:
-        """The server's learning rate."""
+        """Server learning rate."""
         return _RATES[self.name] if self.lr is None else self.lr
 
     def apply(self, weights: Mapping[str, Array], change: Mapping[str, Array], state: State) -> None:
-        """Move weights in place by a merged change.
-
-        Parameters
-        ----------
-        weights : mapping of str to array
-            Parameters of the model; those without a change stay.
-        change : mapping of str to array
-            Σ_u A[u,l] (w_u − w) of each parameter that was delivered.
-        state : dict of str to array
-            What the step remembers; changed in place.
-        """
+        """Move weights and state in place by a merged change, Σ_u A[u,l] (w_u − w) of each delivered parameter."""
         rate, plain = self.rate, self.name in ("sgd", "average")
         if self.name == "average":
             _follow(weights, change, rate, state)
@@ -103,7 +89,7 @@ class ServerStep:
             w += step if rate == 1.0 else rate * step
 
     def shown(self, weights: Mapping[str, Array], state: State) -> Mapping[str, Array]:
-        """Return the weights to evaluate and to hand out: the iterate, or an average of the iterates."""
+        """Return the weights to evaluate and to return: the iterate, or an average of the iterates."""
         slopes = state.get(_SLOPES)
         if slopes is None or not slopes.min() < 0.0:
             return weights
@@ -111,7 +97,7 @@ class ServerStep:
         return {name: w - state[_LAG + name][shortest].reshape(w.shape) for name, w in weights.items()}
 
     def _direction(self, name: str, delta: Array, state: State) -> Array:
-        """Return what the server's learning rate multiplies, and update the moments of a parameter."""
+        """Update the moments of a parameter, and return its step before multiplication by the learning rate."""
         m, v, new = f"m.{name}", f"v.{name}", 1.0 - self.beta2
         if self.name == "momentum":
             state[v] = self.beta1 * state.get(v, 0.0) + delta

@@ -1,4 +1,4 @@
-"""The simulated backend: a virtual clock, a heap of events, and an engine that computes what devices would send.
+"""The simulated backend: a virtual clock, a heap of events, and an engine that computes updates.
 
 All random numbers are drawn from the seed and the number of the tasks, so that strategies share them.
 """
@@ -29,37 +29,25 @@ from adelfl.training.layers import Layer
 from adelfl.training.masks import draws_numbers, mask_seeds
 from adelfl.training.work import Change, Engine, RoundWork, Samples
 
-_AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # merges, and their samples, that are prepared before they are computed
+_AHEAD, _AHEAD_SAMPLES = 64, 1 << 20  # merges, and their samples, that are prepared at a time
 _MOST_DRAWN = 1 << 29  # samples of a round, over all devices and local iterations: 4 GiB of random numbers
 
 
 class TrainingError(AdelError):
-    """Training broke down: a loss or a weight is not a finite number."""
+    """Training failed: a loss is not finite, or the model cannot be trained on a batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """The model of a run and how it is trained.
-
-    Attributes
-    ----------
-    model : nn.Module
-        In training mode; the backend reads its weights.
-    layers : tuple of Layer
-        Its layers, input side first.
-    samples : Samples
-        All training samples.
-    engine : Engine
-        Computes updates.
-    uploads : Uploads, optional
-        A lossy codec, through which updates go.
-    """
+    """The model of a run in training mode, and the engine that computes its updates."""
 
     model: nn.Module
     layers: tuple[Layer, ...]
     samples: Samples
+    """All training samples."""
     engine: Engine
     uploads: Uploads | None = None
+    """Lossy codec; None without one."""
 
 
 class VirtualClock(Backend):
@@ -67,7 +55,7 @@ class VirtualClock(Backend):
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
-        self._heap: list[tuple[float, int, Event]] = []
+        self._heap: list[tuple[float, int, Event]] = []  # time, order of events at one time, event
         self._order, self._numbers = count(), count()
 
     def now(self) -> float:
@@ -91,21 +79,7 @@ class VirtualClock(Backend):
 
 
 class Simulated(VirtualClock):
-    """Do tasks on a virtual clock.
-
-    Parameters
-    ----------
-    world : World
-        What happens to devices.
-    partition : Partition
-        Which device holds which samples.
-    learner : Learner
-        What computes their updates.
-    seed : int
-        The run's.
-    oversample : bool
-        Whether a batch may be larger than the data of its device.
-    """
+    """Simulate tasks in a world; ``oversample`` allows batches that are larger than the data of their device."""
 
     ahead = _AHEAD
 
@@ -123,7 +97,7 @@ class Simulated(VirtualClock):
         self.past = Past(learner.model)
 
     def cohort(self, k: int, size: int | None) -> Ints:
-        """Return all devices, or a random choice, of those that are available first, in ascending order."""
+        """Return all devices, or a random choice that prefers available devices, in ascending order."""
         N = self._everyone.size
         if size is None or size == N:
             return self._everyone
@@ -132,7 +106,7 @@ class Simulated(VirtualClock):
         return draw_available(self.world, N, size, self._now, k)
 
     def dispatch(self, tasks: Tasks, version: int) -> None:
-        """Draw how far each device will come, and when that will be known."""
+        """Draw the progress of each device, and schedule the events that report it."""
         number = next(self._numbers)
         if self.world.clairvoyant:
             tasks = fitted(self.world, tasks, number, self._now, len(self.learner.layers))
@@ -149,10 +123,9 @@ class Simulated(VirtualClock):
         self.past.want(version, tasks.devices.size)
         for i in range(tasks.devices.size):
             one = np.array([i])
-            alone = tasks.only(one)
-            own = number if i == 0 else next(self._numbers)  # samples are drawn by it
-            event = Arrivals(alone, own, version, self._now, work.z[one], work.seconds[one], work.upload[one])
-            self._push(self._now + float(work.done[i]), event)
+            own = number if i == 0 else next(self._numbers)  # each device draws its samples by a number of its own
+            arrival = work.z[one], work.seconds[one], work.upload[one]
+            self._push(self._now + float(work.done[i]), Arrivals(tasks.only(one), own, version, self._now, *arrival))
 
     def next(self, wake_at: float | None) -> Event | None:
         """Advance the clock to the next event."""
@@ -161,25 +134,25 @@ class Simulated(VirtualClock):
         return event
 
     def _within_data(self, tasks: Tasks, number: int) -> Tasks:
-        """Cut batches to what each device holds, unless they may repeat samples; refuse what cannot be drawn."""
+        """Cut batches to the samples of each device, unless samples may repeat; refuse too many to draw."""
         if not self.oversample and (tasks.batch > (held := self._held[tasks.devices])).any():
             tasks = replace(tasks, batch=np.minimum(tasks.batch, held).astype(np.int64))
         most = int(tasks.batch.max(initial=0))
         if most * tasks.devices.size * tasks.most_steps > _MOST_DRAWN:
             raise ConfigError(
-                f"round {number + 1} asks {tasks.devices.size:,} devices for batches of up to {most:,} samples, too "
-                "many to draw; lower the budget or the batch size, or leave oversample off"
+                f"round {number + 1} has {tasks.devices.size:,} devices and batches of up to {most:,} samples, which "
+                "are too many to draw; lower the budget or the batch size, or set oversample = false"
             )
         return tasks
 
     # -- computing
 
     def fills(self, merge: Merge) -> float:
-        """Return the share of the samples that may be prepared at a time."""
+        """Return the samples of a merge as a share of those that are prepared at a time."""
         return sum(int(a.tasks.batch.sum()) for a in merge.arrivals) / _AHEAD_SAMPLES
 
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
-        """Draw the samples of some merges at once, and sort them, as long as training has not swept the caches."""
+        """Draw and sort the samples of some merges at once, which is faster than one by one, between trained rounds."""
         arrivals = [a for merge in merges for a in merge.arrivals]
         requested = [(a.number, a.tasks.devices, a.tasks.batch) for a in arrivals]
         steps = [a.tasks.most_steps for a in arrivals]
@@ -207,7 +180,7 @@ class Simulated(VirtualClock):
         )
 
     def _together(self, merge: Merge, work: RoundWork, train: Callable[[], Change] | None) -> Computed:
-        """Compute the devices of one dispatch, which started from the weights as they are."""
+        """Compute the updates of one dispatch, which start from the present weights."""
         self.past.advance()
         if train is None:
             return Computed(None)
@@ -220,7 +193,7 @@ class Simulated(VirtualClock):
             raise _explained(error, number) from None
 
     def _apart(self, merge: Merge, work: list[RoundWork]) -> Computed:
-        """Compute devices that started from weights of several versions."""
+        """Compute updates that start from the weights of several versions."""
         self.past.advance()
         versions = {version: self.past.at(version) for version in {a.version for a in merge.arrivals}}
         starts = [versions[a.version] for a in merge.arrivals]
@@ -240,7 +213,7 @@ class Simulated(VirtualClock):
         return Computed(change if change.parameters else None, None, losses)
 
     def _of_models(self, change: Change, work: list[RoundWork], starts: list[Mapping[str, Tensor]]) -> Change:
-        """Turn sums of A (w_u − start) into sums of A (w_u − w)."""
+        """Convert sums of A (w_u − start) into sums of A (w_u − w)."""
         total, now = dict(change.parameters), self.past.parameters
         for w, start in zip(work, starts, strict=True):
             share = (w.A * w.progress.delivered).sum(axis=0).tolist()
@@ -252,28 +225,22 @@ class Simulated(VirtualClock):
 
 
 class Past:
-    """Weights of earlier versions, as long as a device that started from them is under way.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Whose weights.
-    """
+    """Weights of earlier versions, for devices that started from them and have not been merged."""
 
     def __init__(self, model: nn.Module) -> None:
         self.parameters = dict(model.named_parameters())
-        self.version = -1  # of the weights as they are
+        self.version = -1  # of the present weights
         self.kept: dict[int, dict[str, Tensor]] = {}
-        self._wanted: Counter[int] = Counter()
+        self._users: Counter[int] = Counter()  # devices that need each version
 
     def want(self, version: int, devices: int) -> None:
-        """Note that some devices start from a version."""
-        self._wanted[version] += devices
+        """Count devices that start from a version."""
+        self._users[version] += devices
 
     def advance(self) -> None:
-        """Note that a merge is computed, from weights of the next version; keep them if a device started from them."""
+        """Go to the next version before its merge is computed; copy the weights if a device starts from them."""
         self.version += 1
-        if self._wanted[self.version]:
+        if self._users[self.version]:
             self.kept[self.version] = self._copy()
 
     def at(self, version: int) -> Mapping[str, Tensor]:
@@ -284,16 +251,16 @@ class Past:
         return {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def release_lost(self, event: Event | None) -> None:
-        """Forget the weights of a device from which nothing came, which will not be merged."""
+        """Release the weights of a device that delivered nothing and is therefore not merged."""
         if isinstance(event, Arrivals) and not event.tasks.together and not event.z.any():
             self.release([event])
 
     def release(self, arrivals: Iterable[Arrivals]) -> None:
-        """Forget weights that no device under way needs any more."""
+        """Delete the weights that no other device needs."""
         for a in arrivals:
-            self._wanted[a.version] -= a.tasks.devices.size
-            if self._wanted[a.version] <= 0:
-                del self._wanted[a.version]
+            self._users[a.version] -= a.tasks.devices.size
+            if self._users[a.version] <= 0:
+                del self._users[a.version]
                 self.kept.pop(a.version, None)
 
 
@@ -306,9 +273,9 @@ def _checked(change: Change, number: int, rate: float) -> Change:
 
 
 def _explained(error: ValueError, number: int) -> Exception:
-    """Return an error that says what to do about a batch norm of one sample; any other error as it is."""
+    """Return an error with advice for batch norm on a single sample; any other error unchanged."""
     if "more than 1 value per channel" not in str(error):
         return error
     return TrainingError(
-        f"a device trains on a single sample in round {number + 1}, which batch norm cannot; use norm = 'group'"
+        f"a device has a single sample in round {number + 1}, and batch norm needs at least two; use norm = 'group'"
     )

@@ -1,4 +1,4 @@
-"""Run an experiment on a virtual clock: the model in torch, the simulated backend, and when to evaluate."""
+"""Simulation of an experiment: the torch model, the simulated backend, and the moments of evaluation."""
 
 from __future__ import annotations
 
@@ -33,16 +33,12 @@ from adelfl.training.engines import build_engine, find_device
 from adelfl.training.hetero import Hetero
 from adelfl.training.work import Samples, with_weights
 
-__all__ = ["TrainingError", "check_start", "simulate"]
-
 _CHECKPOINT_SECONDS = 2.0
 _SLOWEST = 0.1  # share of the devices, by the expected time of a step and its upload
 
-Report = Callable[[Row], None]
-
 
 def check_start(experiment: Experiment) -> None:
-    """Raise what would stop a run before it begins: a device, an engine, a width, or what a strategy asks for."""
+    """Raise the error that would end a run at its start: a wrong device, engine or width, or a strategy's task."""
     simulation = Simulation(experiment)
     if isinstance(simulation.engine, Hetero):
         simulation.engine.part(min(experiment.strategy.submodels))
@@ -50,7 +46,7 @@ def check_start(experiment: Experiment) -> None:
 
 
 def simulate(
-    experiment: Experiment, record: str | Path | Record | None = None, report: Report | None = None
+    experiment: Experiment, record: str | Path | Record | None = None, report: Callable[[Row], None] | None = None
 ) -> RunResult:
     """Run an experiment to the end of its budget.
 
@@ -59,11 +55,11 @@ def simulate(
     experiment : Experiment
         Data, model, strategy and world of the run.
     record : path, optional
-        A folder in which to record the run. ``adelfl report``, ``list``, ``show``, ``export`` and ``dashboard`` read
-        it. Called again with the same experiment, ``simulate`` continues an interrupted run to the same bytes, and
-        returns the summary of a finished one.
+        Folder of the record. ``adelfl report``, ``list``, ``show``, ``export`` and ``dashboard`` read it. If the record
+        of the same experiment exists, an interrupted run is continued, with the same bytes as an uninterrupted one,
+        and the result of a finished run is returned.
     report : callable, optional
-        Called with every round's row.
+        Function that is called with the row of every round.
 
     Returns
     -------
@@ -74,10 +70,10 @@ def simulate(
     Raises
     ------
     ConfigError
-        If ``record`` holds something else, or the run of an experiment that differs in what can be compared: data,
-        partition, first weights, problem, world, options. Changes in the code of classes are not seen.
+        If ``record`` is no record, or that of an experiment with other data, partition, initial weights, problem,
+        world or options. Changes in the code of classes are not detected.
     """
-    simulation = Simulation(experiment)  # which may be refused, before there is a folder
+    simulation = Simulation(experiment)  # may raise ConfigError, so before the folder is created
     if not isinstance(record, Record):
         record = open_record(experiment, None if record is None else Path(record))
     if record.result is not None:
@@ -95,14 +91,14 @@ class Simulation(ModelHost):
         super().__init__(experiment.server_step or ServerStep(experiment.strategy.server_step))
         e = experiment
         self.checkpoint_seconds = _CHECKPOINT_SECONDS
-        s, self.strategy = e.strategy.problem, deepcopy(e.strategy)  # it learns; an experiment can be run again
+        s, self.strategy = e.strategy.problem, deepcopy(e.strategy)  # its state changes during a run
         world = e.world or World(s.fleet, e.seed, s.budget, s.latency)
         if self.strategy.unhurried or self.strategy.clairvoyant:
             world = replace(world, unhurried=self.strategy.unhurried, clairvoyant=self.strategy.clairvoyant)
         self.device = find_device(e.device)
         data = e.dataset
         self.model = deepcopy(e.model).to(self.device)
-        if not self.model.training:  # otherwise parts of it may be meant to stay as they are: a frozen batch norm
+        if not self.model.training:  # in training mode, single modules in evaluation mode stay so: a frozen batch norm
             self.model.train()
         self._parameters = {name: p.detach() for name, p in self.model.named_parameters()}
         self.buffers = dict(self.model.named_buffers())
@@ -132,12 +128,11 @@ class Simulation(ModelHost):
         )
         learner = Learner(self.model, e.layers, samples, self.engine, self.uploads)
         self.backend = Simulated(world, e.partition, learner, e.seed, oversample=e.oversample)
-        # Evenly spaced, and whatever the summary looks at; a round that ends there to rounding errors ends by then.
         evenly = {(k + 1) / e.evaluations for k in range(e.evaluations)}
-        self.moments = sorted(share * s.budget * (1 + 1e-9) for share in evenly | SUMMED_UP)
+        self.moments = sorted(share * s.budget * (1 + 1e-9) for share in evenly | SUMMED_UP)  # 1e-9: rounding errors
 
     def parameters(self) -> Mapping[str, Tensor]:
-        """Return the tensors of the model, without their gradients."""
+        """Return the detached parameters of the model."""
         return self._parameters
 
     def set_buffers(self, buffers: Mapping[str, Tensor]) -> None:
@@ -146,7 +141,7 @@ class Simulation(ModelHost):
             self.buffers[name].copy_(value)
 
     def look(self, step: Step | None) -> Mapping[str, Any]:
-        """Evaluate the model if it is the one in force at a moment of evaluation, or may be."""
+        """Evaluate the model if a moment of evaluation lies, or may lie, between this step and the next."""
         if step is not None and not math.isnan(step.following):
             passed, next_passed = (bisect_left(self.moments, time) for time in (step.time, step.following))
             if passed == next_passed:
@@ -165,21 +160,21 @@ class Simulation(ModelHost):
         return {"engine": self.engine.name, "slowest_accuracy": None if math.isnan(slowest) else slowest}
 
     def _shown(self) -> AbstractContextManager[None]:
-        """Give the model the weights that the server step hands out, for a while."""
+        """Return a context in which the model has the weights that the server step returns."""
         shown = self.shown()
         return nullcontext() if shown is self._parameters else with_weights(self._parameters, shown)
 
     def from_numpy(self, value: NDArray[Any]) -> Tensor:
-        """Return a tensor on the device of the model."""
+        """Convert an array to a tensor on the device of the model."""
         return torch.from_numpy(value.copy()).to(self.device)
 
     def to_numpy(self, value: Tensor | float) -> NDArray[Any]:
-        """Return the values of a tensor."""
+        """Convert a tensor to an array."""
         array: NDArray[Any] = torch.as_tensor(value).detach().cpu().numpy()
         return array
 
     def final_weights(self) -> Weights:
-        """Return the model's state, with the weights that the server step hands out."""
+        """Return the model's state, with the weights that the server step returns."""
         with self._shown():
             return {name: self.to_numpy(value).copy() for name, value in self.model.state_dict().items()}
 
@@ -191,7 +186,7 @@ class Simulation(ModelHost):
         return {name: self.to_numpy(value) for name, value in kept.items()}
 
     def load(self, state: Weights, version: int) -> None:
-        """Take what :meth:`state` gave; it must follow the decisions, which count the devices under way."""
+        """Restore the result of :meth:`state`, after the decisions, which count the devices under way."""
         own, memories = self.model.state_dict(), self._memories()
         self.model.load_state_dict({name: self.from_numpy(state[name]) for name in own})
         for name, value in state.items():
@@ -204,11 +199,7 @@ class Simulation(ModelHost):
         self.backend.past.version = version - 1
 
     def _memories(self) -> dict[str, dict[Any, Any]]:
-        """Return what is remembered besides the model, by the name of its kind in checkpoints.
-
-        These are weights of earlier versions, from which devices are under way, what the codec remembers of each
-        device, and control variates.
-        """
+        """Return further state by its name in checkpoints: earlier weights, codec memory, control variates."""
         codec = {} if self.uploads is None else self.uploads.memory
         controls = {} if self.controls is None else self.controls.variates
         return {"past": self.backend.past.kept, "codec": codec, "controls": controls}

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-_NUMBERS_AT_ONCE = 1 << 21  # inputs of a part of the test set, as numbers
+_NUMBERS_AT_ONCE = 1 << 21  # input numbers of a part of the test set
 _IMAGES_AT_ONCE = 256  # more do not fit into the caches
 
 
 class Evaluation:
-    """Evaluates a model on a test set, and leaves its state and training modes as they are."""
+    """Evaluates a model on a test set, without changing its state and training modes."""
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         self.model, self.x, self.y = model, x, y
@@ -24,7 +24,7 @@ class Evaluation:
 
     @cached_property
     def _works_in_place(self) -> bool:
-        """Whether the model changes its input in place, and must be given a copy."""
+        """Whether the model changes its input in place, and so needs a copy."""
         probe = self.x[:1].clone()
         before = probe._version
         self.model(probe)
@@ -32,16 +32,16 @@ class Evaluation:
 
     @cached_property
     def _format(self) -> torch.memory_format:
-        """The layout of a part: images with channels last, where convolutions are faster, if the model takes them."""
+        """Memory format of inputs: channels last, for faster convolutions, if the model supports it."""
         try:
             self.model(self.x[:2].to(memory_format=torch.channels_last, copy=True))
-        except RuntimeError:  # no images, or a ``view`` of them
+        except RuntimeError:  # the inputs are not images, or the model uses ``view`` on them
             return torch.contiguous_format
         return torch.channels_last
 
     @torch.no_grad()
     def __call__(self) -> tuple[float, float]:
-        """Return the mean loss, and the share of samples that are classified right."""
+        """Return the mean loss and the accuracy."""
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         loss, correct = 0.0, []
@@ -57,7 +57,7 @@ class Evaluation:
         return loss / self.y.shape[0], int(self._correct.sum()) / self.y.shape[0]
 
     def accuracy_on(self, class_counts: NDArray[np.int64]) -> float:
-        """Return the accuracy of the last evaluation on a mixture of classes; NaN if the test set has none of them."""
+        """Return the last evaluation's accuracy, weighted by class; NaN if the test set has none of the classes."""
         if self._correct is None:
             self()
         assert self._correct is not None

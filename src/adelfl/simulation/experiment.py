@@ -1,4 +1,4 @@
-"""The parts of a run."""
+"""Experiments: the parts of a simulated run."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ class Experiment:
     model: nn.Module
     """The model at its initial weights; a run trains a copy."""
     layers: tuple[Layer, ...]
-    """Its layers, input side first."""
+    """Layers of the model, input side first."""
     strategy: Strategy
-    """The method: deadlines, batch sizes, merge."""
+    """Method: deadlines, batch sizes, merge."""
     seed: int
     """Seed of all random numbers of the run."""
     local: LocalWork = field(default_factory=LocalWork)
     """Regularisation and momentum; the number of local iterations is in the strategy's problem."""
     engine: EngineName = "auto"
-    """How updates are computed: "auto", "fused", "stacked" or "loop"."""
+    """Engine that computes updates: "auto", "fused", "stacked" or "loop"."""
     device: str = "cpu"
     """Torch device."""
     evaluations: int = 50
-    """How often accuracy is measured, evenly over the budget; at its quarters and in its last tenth it always is."""
+    """Number of evaluations, evenly over the budget, besides those at its quarters and in its last tenth."""
     world: World | None = None
     """Real behaviour of the devices; by default that of the strategy's problem."""
     oversample: bool = False
-    """Whether a batch may be larger than the data of its device, whose samples then repeat. By default a larger batch
-    is cut to the device's data, and its time is that of the smaller batch."""
+    """Whether a batch may be larger than the data of its device, whose samples then repeat. By default, a larger batch
+    is cut to the device's data, and takes the time of the smaller batch."""
     server_step: ServerStep | None = None
-    """What the server does with merged changes; by default the strategy's own step."""
+    """Rule by which the server moves the weights; by default that of the strategy."""
     codec: str | Codec = "none"
-    """What uploads are turned into: "none", "half", "top-k[share=0.01]", "qsgd[bits=4]", "terngrad", or a codec of your
-    own. The world's uploads are those of a plain model, and take as much less time as they become smaller."""
+    """Encoding of uploads: "none", "half", "top-k[share=0.01]", "qsgd[bits=4]", "terngrad", or a codec of your own. The
+    world's upload times are those without a codec, and become shorter in proportion to the size of an upload."""
 
     def __post_init__(self) -> None:
         whole = isinstance(self.evaluations, int) and not isinstance(self.evaluations, bool)
@@ -64,11 +64,11 @@ class Experiment:
             raise ConfigError(f"the partition has {len(self.partition)} devices, but the fleet has {devices}")
         if self.partition.samples != self.dataset.y_train.size:
             raise ConfigError(
-                f"the partition is of {self.partition.samples} samples, "
+                f"the partition has {self.partition.samples} samples, "
                 f"but the training set has {self.dataset.y_train.size}"
             )
         if self.world is not None and self.world.fleet.size != devices:
-            raise ConfigError(f"the world has {self.world.fleet.size} devices, the strategy's fleet {devices}")
+            raise ConfigError(f"the world has {self.world.fleet.size} devices, but the strategy's fleet has {devices}")
         if self.strategy.problem.layers != len(self.layers):
             raise ConfigError(
                 f"the strategy expects {self.strategy.problem.layers} layers, but the model has {len(self.layers)}"

@@ -1,4 +1,4 @@
-"""Records of experiments that are built in Python: their run information, and its comparison on resuming."""
+"""Records of experiments that were built in Python: their run information, and its comparison before resuming."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ MADE_BY = "simulate"
 def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[str, str]) -> RunInfo:
     """Return the run information of an experiment, with its configuration and digests of what it depends on."""
     strategy = experiment.strategy
-    # Whether the plan chose the number of local steps, or the method takes fewer than are set.
     auto = config.get("training", {}).get("local_iterations") == "auto"
-    chosen = auto or strategy.most_steps < strategy.problem.local_iterations
+    chosen = auto or strategy.most_steps < strategy.problem.local_iterations  # some methods take one step only
     return RunInfo(
         config=config,
         inputs=inputs,
@@ -51,13 +50,13 @@ def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[
 
 
 def first_difference(then: RunInfo, now: RunInfo, ignored: tuple[str, ...] = ()) -> str | None:
-    """Return the first key in which two runs differ; versions are not compared."""
+    """Return the first key in which two runs differ, apart from versions; None if there is none."""
     old, new = (json.loads(json.dumps(info.to_json())) for info in (then, now))
     return next((k for k, v in new.items() if k not in ("versions", *ignored) and old.get(k) != v), None)
 
 
 def open_record(experiment: Experiment, folder: Path | None) -> Record:
-    """Return the record of an experiment: none, new, or what an earlier call left."""
+    """Return the record of an experiment: new, or that of an earlier call in the same folder."""
     info = describe(experiment, _config(experiment), {})
     if folder is None:
         return Record(None, info)
@@ -66,7 +65,7 @@ def open_record(experiment: Experiment, folder: Path | None) -> Record:
 
 
 def _refuse_others(record: RunRecord, now: RunInfo) -> None:
-    """Raise ConfigError if a record does not belong to this experiment, as far as that can be compared."""
+    """Raise ConfigError if a record belongs to another experiment."""
     then, advice = record.info, "choose another folder, or remove this one"
     if then.made_by != MADE_BY:
         raise ConfigError(f"{record.folder}: holds a run that was not made by simulate(record=...); {advice}")
@@ -76,7 +75,7 @@ def _refuse_others(record: RunRecord, now: RunInfo) -> None:
 
 
 def _config(experiment: Experiment) -> dict[str, Any]:
-    """Return the configuration in the sections of a run's file."""
+    """Return the configuration by the sections of a configuration file."""
     e, s = experiment, experiment.strategy.problem
     return {
         "data": {"name": e.dataset.name, "samples": int(e.dataset.y_train.size)},
@@ -100,7 +99,7 @@ def _config(experiment: Experiment) -> dict[str, Any]:
 
 
 def _inputs(experiment: Experiment) -> dict[str, str]:
-    """Return a digest of each part of an experiment; code is represented by the name of its class only."""
+    """Return a digest of each part of an experiment; of code, only the name of the class counts."""
     e, d = experiment, experiment.dataset
     return {
         "data set": _digest([d.x_train, d.y_train, d.x_test, d.y_test]),
@@ -121,7 +120,7 @@ def _digest(value: object) -> str:
 
 
 def _readable(value: Any) -> Any:  # noqa: ANN401 - options may be anything
-    """Return a value fit for JSON; arrays become their digest, other objects the name of their class."""
+    """Return a value for JSON; arrays become their digest, other objects the name of their class."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):

@@ -1,7 +1,7 @@
 """A simulated replica of a recorded deployment.
 
-A task takes as long as the reply of the same device that is nearest in time in the record: its set-up, its time outside
-the device, its seconds per layer. Devices are there when they were there.
+The durations of a task are those of the device's recorded reply that is nearest in time: set-up, time outside the
+device, seconds per layer. Devices are present at the same times as in the record.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class _Result(NamedTuple):
 
 
 class Replica(VirtualClock):
-    """Do tasks on a virtual clock, with the durations of a recorded deployment.
+    """Simulate tasks with the durations of a recorded deployment.
 
-    ``stats`` are the gradient statistics of its opening round. The simulation computes merges; without one, only times
+    ``stats`` are the gradient statistics of its opening round. ``simulation`` computes merges; without it, only times
     are simulated.
     """
 
@@ -56,13 +56,13 @@ class Replica(VirtualClock):
                 self._push(device.back(self._now), Joined(np.array([u])))
 
     def cohort(self, k: int, size: int | None) -> Ints:
-        """Return the devices that are there and idle, or a random choice of them."""
+        """Return the devices that are present and idle, or a random choice of them."""
         idle = [u for u, d in enumerate(self.devices) if d.there(self._now) and self._free[u] <= self._now]
         chosen = idle if size is None else rng_for(0, "cohort", k).permutation(idle)[:size]
         return np.sort(np.array(chosen, dtype=np.int64))
 
     def dispatch(self, tasks: Tasks, version: int) -> None:
-        """Let each device repeat one of its replies, with the work of its task."""
+        """Let each device do its task with the durations of one of its replies."""
         results = [self._result(tasks, i) for i in range(tasks.devices.size)]
         (self._together if tasks.together else self._apart)(tasks, version, results)
 
@@ -116,7 +116,7 @@ class Replica(VirtualClock):
         return event
 
     def prepare(self, merges: Sequence[Merge]) -> list[Compute]:
-        """Advance the clock by the time that the server takes, and compute merges."""
+        """Advance the clock by the server's time between rounds, and prepare merges."""
         self._now += self.between * len(merges)
         computes = [] if self.trainer is None else self.trainer.prepare(merges)
         return [partial(self._compute, merge, *computes) for merge in merges]

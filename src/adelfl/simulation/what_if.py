@@ -32,7 +32,7 @@ _TASK = ("num_rounds", "local_iterations", "batch")  # options of every method o
 
 @dataclass(frozen=True)
 class Forecast:
-    """Merges of a recorded or simulated deployment, seconds until the last of them, and final accuracy."""
+    """Number of merges of a recorded or simulated deployment, time of the last one, and final accuracy."""
 
     rounds: int
     time: float
@@ -40,7 +40,7 @@ class Forecast:
 
     @classmethod
     def of(cls, record: RunRecord) -> Forecast:
-        """Return what a recorded deployment came to."""
+        """Return the outcome of a recorded deployment."""
         last, result = record.rounds[-1], record.result
         return cls(last.round, last.time, None if result is None else result.final_accuracy)
 
@@ -55,8 +55,8 @@ def what_if(
 ) -> Forecast:
     """Simulate another method, or another budget in seconds, on the devices of a recorded deployment.
 
-    ``num_rounds``, ``local_iterations`` and ``batch`` are those of the record unless they are among the options. An
-    experiment gives data, partition, model, server step and seed; without it, accuracy is not simulated.
+    ``num_rounds``, ``local_iterations`` and ``batch`` are those of the record unless they are among the options. The
+    experiment provides data, partition, model, server step and seed; without it, accuracy is not simulated.
     """
     if budget is not None and not 0 < budget <= MAX_BUDGET:
         raise ConfigError(f"the budget must be a number of seconds above 0 and at most {MAX_BUDGET:g}, not {budget:g}")
@@ -96,10 +96,12 @@ def what_if(
 
 
 def _matched(experiment: Experiment, history: History) -> Experiment:
-    """Give each device the part of the data that has as many samples as it reported."""
+    """Assign the parts of the data to devices, so that the sizes match the numbers of samples that they reported."""
     reported = [device.replies[0].timing.samples if device.replies else 0 for device in history.devices]
     if len(reported) != len(experiment.partition):
-        raise ConfigError(f"the partition has {len(experiment.partition)} parts, the record {len(reported)} devices")
+        raise ConfigError(
+            f"the partition has {len(experiment.partition)} parts, but the record has {len(reported)} devices"
+        )
     _, part = linear_sum_assignment(np.abs(np.subtract.outer(reported, experiment.partition.sizes)))
     parts = [experiment.partition[int(p)] for p in part]
     return replace(experiment, partition=Partition.of(parts, experiment.partition.samples))

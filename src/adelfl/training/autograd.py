@@ -1,9 +1,8 @@
 """The autograd pass: for any module whose samples do not influence each other.
 
-Layer l needs the gradient of Σ_i A[u(i),l]/S_u(i) loss_i. Layers whose rows weigh the same in proportion share one
-backward pass; each of the others gets a pass of its own, from the same forward pass. Where a pass is expensive, rows
-are cut into parts of devices that weigh the same, so that one backward pass per part is enough, and layers that no
-device of a part reached are not computed.
+Layer l needs the gradient of Σ_i A[u(i),l]/S_u(i) loss_i. Layers whose rows all have one weight share one backward
+pass; each other layer needs its own backward pass. If passes are expensive, rows are cut into parts of devices with the
+same weights, so that each part needs one backward pass, and does not compute layers that none of its devices reached.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from adelfl.training.costs import layer_costs
 from adelfl.training.layers import Layer
 from adelfl.training.passes import CHUNK_BYTES, Pass, Rows
 
-_WORTH_A_PASS = 2e7  # forward multiplications from which on rows that weigh the same get a pass of their own
+_WORTH_A_PASS = 2e7  # forward multiplications from which a separate pass for rows of the same weights pays
 
 
 class AutogradPass(Pass):
     """Weighted gradients by autograd.
 
-    :func:`adelfl.training.engines.build_engine` checks that samples do not influence each other. The model is in the
-    mode in which it is trained; two of the samples ``x`` go through a copy of it.
+    :func:`adelfl.training.engines.build_engine` checks that samples do not influence each other. A copy of the model,
+    in its training modes, is run on two of the samples ``x``.
     """
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...], x: Tensor) -> None:
@@ -43,7 +42,7 @@ class AutogradPass(Pass):
         return torch.inference_mode(False)
 
     def ends(self, changes: list[int], rows: int) -> list[int]:
-        """Cut rows where their weights change, if enough rows are on either side, and where there are too many."""
+        """Cut rows where their weights change, unless the parts become too small, and where parts are too large."""
         cuts = [0]
         for end in changes:
             if end - cuts[-1] >= self.few and rows - end >= self.few:
@@ -53,7 +52,7 @@ class AutogradPass(Pass):
         ]
 
     def gradients(self, x: Tensor, labels: Tensor, rows: Rows, total: list[Tensor]) -> Tensor:
-        """Go forward once, and back once for all layers whose rows weigh the same in proportion."""
+        """Do one forward pass, and one backward pass for all layers whose rows have one weight."""
         losses = functional.cross_entropy(self.model(x), labels[0], reduction="none") * rows.share
         scale: dict[str, float] = {}
         groups: dict[int, tuple[Tensor, list[str]]] = {}  # weighted losses and names, by rows or else by layer
@@ -80,7 +79,7 @@ class AutogradPass(Pass):
 
 
 def _bytes_per_row(model: nn.Module, x: Tensor) -> int:
-    """Return the memory that autograd keeps for a sample; refuse a model whose buffers change in a forward pass."""
+    """Return the memory that autograd needs per sample; refuse a model whose buffers change in a forward pass."""
     model, buffers, kept = deepcopy(model), dict(model.named_buffers()), 0
 
     def keep(tensor: Tensor) -> Tensor:
@@ -89,7 +88,7 @@ def _bytes_per_row(model: nn.Module, x: Tensor) -> int:
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(x[:2].clone())  # some models work in place
+        model(x[:2].clone())  # some models change their input
     if any(not torch.equal(b, buffers[name]) for name, b in model.named_buffers()):
-        raise ConfigError("its buffers change while it trains")
+        raise ConfigError("its buffers change in a forward pass")
     return kept // 2

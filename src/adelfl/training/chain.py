@@ -1,8 +1,8 @@
-"""The chain pass: without autograd, for chains of known operations; rows leave it where their devices stopped.
+"""The chain pass: weighted gradients without autograd, for chains of known operations.
 
 A chain is an ``nn.Sequential`` of operations that :mod:`adelfl.training.operations` has, or a class whose ``forward``
-does the same (:mod:`adelfl.training.tracing`). Each operation goes back for a prefix of rows, separately for its input
-(plain) and for its parameters (weighted).
+does the same (:mod:`adelfl.training.tracing`). The backward pass of an operation computes the plain gradient of its
+input and the weighted gradients of its parameters, for the rows of the devices that reached it, which are the first.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from adelfl.training.operations import STEPS, SoftmaxLoss, is_known
 from adelfl.training.passes import CHUNK_BYTES, Pass, Rows
 from adelfl.training.tracing import traced_chain
 
-# Rows are taken in parts whose activations fit into memory and whose inputs, which are read three times, fit into a
-# share of the processor's cache; but not in parts of too few rows.
+# The inputs of a part of the rows, which are read three times, fit into this share of the processor's cache, unless the
+# part would have too few rows.
 _INPUT_BYTES, _FEW_ROWS = 3 << 20, 512
 
 
 def _flat(model: nn.Sequential) -> list[nn.Module]:
-    # A subclass may do something else with its children.
+    # The forward method of a subclass may use its children in another way.
     return [inner for part in model for inner in (_flat(part) if type(part) is nn.Sequential else [part])]
 
 
 def _is_modified(module: nn.Module) -> bool:
-    """Return whether a module does more than its class: hooks, as of ``spectral_norm``, or a forward of its own."""
+    """Return whether a module has hooks, as those of ``spectral_norm``, or a forward method of its own."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 
 
-def _does_nothing(module: nn.Module) -> bool:
+def _is_identity(module: nn.Module) -> bool:
     return type(module) is nn.Identity or (type(module) in (nn.Dropout, nn.Dropout2d) and not module.p)
 
 
@@ -44,20 +44,17 @@ class Link(NamedTuple):
 
     module: nn.Module
     names: list[str]
-    """Its parameters."""
+    """Names of its parameters."""
     layer: int
-    """The layer of its parameters; without any, that of the operation before it, or −1 if there is none."""
+    """Layer of its parameters; without parameters, that of the operation before, or −1 for the first operations."""
 
 
 def chain_of(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[Link] | None:
-    """Return the model as a chain whose gradients :class:`ChainPass` computes exactly, or None if it is not one.
-
-    The example is a batch of some samples.
-    """
+    """Return the model as a chain for :class:`ChainPass`, or None if it is not one; ``example`` is a batch."""
     if any(_is_modified(module) for module in model.modules()):
         return None
     modules = _flat(model) if type(model) is nn.Sequential else traced_chain(model, example) or []
-    modules = [module for module in modules if not _does_nothing(module)]
+    modules = [module for module in modules if not _is_identity(module)]
     if not all(type(module) in STEPS and is_known(module) for module in modules):
         return None
     layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
@@ -73,12 +70,12 @@ def chain_of(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> li
         seen.update(names)
         last = max(own, default=last)
         chain.append(Link(module, names, last))
-    return chain if chain and _takes_rows(chain, example[:1].clone()) else None  # some models work in place
+    return chain if chain and _takes_rows(chain, example[:1].clone()) else None  # some models change their input
 
 
 @torch.no_grad()
 def _takes_rows(chain: list[Link], x: Tensor) -> bool:
-    """Return whether dense layers and the loss see one vector per sample, rather than one per word or pixel."""
+    """Return whether dense layers and the loss get one vector per sample, and not one per word or pixel."""
     for module, *_ in chain:
         if isinstance(module, nn.Linear) and x.dim() != 2:
             return False
@@ -93,8 +90,7 @@ class ChainPass(Pass):
         self.steps = [STEPS[type(link.module)](link.module) for link in chain]
         lowest = next(k for k, link in enumerate(chain) if link.names)  # no gradient is needed below
         self.order = [name for link in reversed(chain) for name in link.names]
-        # For each operation of the backward pass: its layer, the operation above it, and the function that computes
-        # its parameters' gradients.
+        # For each operation of the backward pass: its layer, the next operation, and the gradients of its parameters.
         above = [*self.steps[1:], None]
         self.way_back: list[tuple[int, Any, Callable[[Tensor, Tensor | None], list[Tensor]] | None]] = [
             (chain[k].layer, above[k], self.steps[k].grads if chain[k].names else None)
@@ -113,15 +109,15 @@ class ChainPass(Pass):
         return max(1, min(near, CHUNK_BYTES // max(1, kept)))
 
     def mode(self) -> AbstractContextManager[object]:
-        """Stay in inference mode."""
+        """Return a context without effect, since no autograd is needed."""
         return nullcontext()
 
     def ends(self, changes: list[int], rows: int) -> list[int]:
-        """Cut rows into parts that fit; rows of devices that stopped leave within the pass."""
+        """Cut rows into parts that fit into memory and cache."""
         return [*range(self.rows_at_once, rows, self.rows_at_once), rows]
 
     def gradients(self, x: Tensor, labels: Tensor, rows: Rows, total: list[Tensor]) -> Tensor:
-        """Go forward and back, operation by operation."""
+        """Do a forward and a backward pass, operation by operation."""
         for step in self.steps:
             x = step.forward(x)
         loss, delta = self.loss(x, labels, rows.share)
@@ -143,6 +139,6 @@ class ChainPass(Pass):
             step.kept = None
         if not total:
             total += gradients
-        elif gradients:  # the rows before, of deeper devices, reached these layers too
+        elif gradients:  # the rows before belong to deeper devices, which reached these layers too
             torch._foreach_add_(total[: len(gradients)], gradients)
         return loss

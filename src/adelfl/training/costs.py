@@ -1,4 +1,4 @@
-"""Costs of layers: multiplications of a pass, and bytes of an upload."""
+"""Costs of layers: multiplications, and bytes of an upload."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from adelfl.training.layers import Layer
 
 
 def layer_costs(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) -> list[float]:
-    """Return the multiplications of one sample in each layer, input side first; a backward pass costs in proportion.
+    """Return the multiplications of one sample in the forward pass of each layer, input side first.
 
-    A matrix or a kernel costs its size for every place where it is applied; a module's other parameters cost one
-    multiplication for every number of its output.
+    A matrix or a kernel costs its size for each position of the output; a module with other parameters costs one
+    multiplication for each number of its output. The cost of a backward pass is proportional.
     """
     model = deepcopy(model).eval()
     layer_of = {name: l for l, layer in enumerate(layers) for name in layer.parameters}
@@ -34,7 +34,7 @@ def layer_costs(model: nn.Module, layers: tuple[Layer, ...], example: Tensor) ->
 
         module.register_forward_hook(count)
     with torch.no_grad():
-        model(example.clone())  # some models work in place
+        model(example.clone())  # some models change their input
     return [max(cost, 1.0) for cost in costs]
 
 

@@ -1,4 +1,4 @@
-"""Choice of the engine that computes a round, by what the model and the local work allow."""
+"""Choice of the engine, depending on the model and the local work."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from adelfl.training.work import Engine, RoundWork, Samples
 
 EngineName = Literal["auto", "fused", "stacked", "loop"]
 
-_SIZES = np.array([2, 1, 17, 1, 9, 4])  # two devices for each of three depths
-_TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; in single precision rounding may decide a ReLU
+_SIZES = np.array([2, 1, 17, 1, 9, 4])  # batch sizes of the test: two devices for each of three depths
+_TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-2}  # of a step; float32 rounding may change the sign at a ReLU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,13 @@ class LocalWork:
     weight_decay: float = 0.0
     """ℓ2 regularisation: g + weight_decay · w."""
     momentum: float = 0.0
-    """Momentum of the local steps within a round; it starts at zero in every round, so it matters for E > 1 only."""
+    """Momentum of the local steps. It starts at zero in every round, so that it has no effect for E = 1."""
 
 
 def choose(
     model: nn.Module, layers: tuple[Layer, ...], samples: Samples, iterations: int = 1, *, each: bool = False
 ) -> EngineName:
-    """Return the fastest engine that computes so many local iterations exactly, of each device by itself or not."""
+    """Return the fastest engine that is exact for E local iterations; ``each``: each device's update is needed."""
     name: EngineName = "stacked" if iterations > 1 or each else "fused"
     if name == "stacked" and not pays(model, layers, samples):
         return "loop"
@@ -63,8 +63,7 @@ def build_engine(
 ) -> Engine:
     """Build an engine that computes changes of ``model``; "auto" chooses the fastest.
 
-    ``iterations`` is E, the local iterations per round, and ``widths`` says whether devices train submodels of several
-    widths (HeteroFL). With ``uploads``, "auto" is "loop"; "fused" has no ``controls``.
+    ``iterations`` is E, the local iterations per round. With ``widths``, devices train submodels (HeteroFL).
     """
     if name not in get_args(EngineName):
         raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, not {name!r}")
@@ -72,7 +71,7 @@ def build_engine(
         each = controls is not None
         name = choose(model, layers, samples, iterations, each=each) if uploads is None else "loop"
     elif name == "fused" and controls is not None:
-        raise ConfigError("engine 'fused' has no control variates for devices; use 'stacked' or 'loop'")
+        raise ConfigError("engine 'fused' does not support control variates; use 'stacked' or 'loop'")
     elif name != "loop" and (reason := _why_not(name, model, layers, samples, iterations, uploads)):
         raise ConfigError(f"engine {name!r} {reason}")
 
@@ -93,7 +92,7 @@ def _why_not(
     iterations: int,
     uploads: Uploads | None,
 ) -> str | None:
-    """Return what an engine that computes devices together cannot do here; None if it can be used."""
+    """Return why the engine "fused" or "stacked" cannot be used; None if it can."""
     if uploads is not None:
         return f"does not compute the update of each device, which codec {uploads.codec.name!r} changes; use 'loop'"
     if not is_per_sample(model):
@@ -113,9 +112,9 @@ def _why_inexact(
 ) -> str | None:
     """Return why an engine that computes devices together is not exact for a model; None if it is.
 
-    Chains of known operations are exact. For any other module, tracing or mapping shows that it decides nothing by the
-    numbers that it sees. Then six devices that stop at different layers, with different weights in each, do one round
-    together and one by one, in double precision if the model supports it.
+    Chains of known operations are exact. Any other module must not choose its operations by the values of its inputs,
+    which is checked by tracing or mapping. Then one small round is computed by this engine and by the loop engine, with
+    six devices of different depths and weights, in double precision if the model supports it.
     """
     find = chain_of if engine is Fused else stackable_chain
     chain = find(model, layers, samples.x[:1])
@@ -141,14 +140,14 @@ def _why_inexact(
 def _steps(
     engine: type[Engine], model: nn.Module, layers: tuple[Layer, ...], samples: Samples, dtype: torch.dtype
 ) -> list[Tensor]:
-    """Return the change of each parameter in a small round, with weights and samples of a type."""
+    """Return the change of each parameter in a small round, computed with a data type."""
     few = torch.arange(int(_SIZES.sum()), device=samples.device) % samples.y.shape[0]
     x = samples.x[few]
     some = Samples(x.to(dtype) if x.is_floating_point() else x, samples.y[few])
     model, generator = deepcopy(model).to(dtype), torch.Generator().manual_seed(0)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.no_grad():
-        for p in parameters.values():  # weights that begin at zero would hide what lies before them
+        for p in parameters.values():  # weights of zero would hide the effect of the layers before them
             p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device), alpha=0.05)
     L, U = len(layers), _SIZES.size
     progress = Progress(np.repeat([L, (L + 1) // 2, 1], U // 3), L, 1)
@@ -159,7 +158,7 @@ def _steps(
 
 
 def find_device(name: str) -> torch.device:
-    """Return a torch device by name: cpu, cuda, cuda:1, mps."""
+    """Return a torch device by name, such as cpu, cuda, cuda:1, mps."""
     try:
         device = torch.device(name)
     except RuntimeError:

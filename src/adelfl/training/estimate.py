@@ -21,7 +21,7 @@ _OBSERVED = 16  # devices of a round that are observed
 
 
 class _Halves:
-    """Gradients of two half batches of each of some devices, and their sums for each layer."""
+    """Gradients of two half batches on each of several devices, accumulated per layer."""
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> None:
         self.call, self.layers, self.samples = Stateless(model), layers, samples
@@ -32,7 +32,7 @@ class _Halves:
         self.total: dict[str, Tensor] = {}
 
     def add(self, rows: Ints, mask_seed: int | None, depth: int) -> list[tuple[float, float]]:
-        """Add a device, with the layers that it reached; return ‖g − g′‖² and ‖(g + g′)/2‖² of each of them."""
+        """Add a device that reached ``depth`` layers; return ‖g − g′‖² and ‖(g + g′)/2‖² of each of these layers."""
         half, lowest = rows.size // 2, len(self.layers) - depth
         with seeded(mask_seed, self.samples.device):
             one, other = (self._gradients(part, self.layers[lowest:]) for part in np.split(rows[: 2 * half], 2))
@@ -78,12 +78,12 @@ def estimate_constants(
     chosen: list[Ints],
     rho_c: float = Constants.rho_c,
 ) -> Constants:
-    """Estimate the constants of a plan from two half batches of some devices, at the initial weights.
+    """Estimate the constants of a plan from two half batches on several devices, at the initial weights.
 
-    ``chosen`` has an even number of samples for each of these devices. Δ_1 is 2 F(w_1)/ρ_c, an upper bound under strong
-    convexity; ρ_c is not estimated.
+    ``chosen`` contains an even number of samples for each of these devices. Δ_1 is 2 F(w_1)/ρ_c, an upper bound under
+    strong convexity; ρ_c is not estimated.
     """
-    # A copy: some modules, as those of spectral_norm, keep results of a pass and cannot be copied after it.
+    # On a copy: after a pass, some modules, such as those of spectral_norm, cannot be copied any more.
     halves = _Halves(deepcopy(model), layers, samples)
     differences, squares = [], []
     for number, rows in enumerate(chosen):
@@ -96,15 +96,15 @@ def estimate_constants(
 
 
 def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work: RoundWork) -> GradientStats:
-    """Return gradient statistics from the devices of a round, with the layers and samples that they have.
+    """Return gradient statistics from the devices of a round, with their layers and samples.
 
-    A real device would get them without further work, by splitting its batch in two.
+    A real device would compute them without further work, by splitting its batch in two.
     """
     halves = _Halves(model, layers, samples)
     starts, z = work.starts, work.progress.z
-    # Batch norm has no statistics of a single sample.
-    able = np.flatnonzero((z > 0) & (work.sizes >= (2 if is_per_sample(model) else 4)))
-    for u in able[np.argsort(-z[able], kind="stable")][:_OBSERVED]:
+    # Batch norm needs two samples in each half.
+    usable = np.flatnonzero((z > 0) & (work.sizes >= (2 if is_per_sample(model) else 4)))
+    for u in usable[np.argsort(-z[usable], kind="stable")][:_OBSERVED]:
         mask_seed = None if work.mask_seeds is None else int(work.mask_seeds[u])
         halves.add(work.rows[0][starts[u] : starts[u + 1]], mask_seed, min(len(layers), int(z[u])))
     return halves.spread().rounded()
@@ -114,7 +114,7 @@ def look_at(model: nn.Module, layers: tuple[Layer, ...], samples: Samples, work:
 def losses_of(model: nn.Module, samples: Samples, work: RoundWork, start: Mapping[str, Tensor] | None = None) -> Floats:
     """Return √(mean square loss) of each device over its first batch, before it trains; NaN where z is 0.
 
-    Devices start from the model's weights, unless others are given.
+    ``start`` replaces the model's weights.
     """
     call, starts = Stateless(model), work.starts
     weights = {name: p.detach() for name, p in model.named_parameters()} | dict(start or {})

@@ -1,4 +1,4 @@
-"""HeteroFL's round: each width trains its own submodel; each coordinate is averaged over the devices that hold it."""
+"""HeteroFL's rounds: devices train submodels, and each coordinate is averaged over the devices that have it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Hetero(Engine):
         self.name = build(model).name
 
     def part(self, width: float) -> tuple[Submodel, Engine]:
-        """Return the submodel of a width and its engine; a model that cannot be narrowed is a ConfigError."""
+        """Return the submodel of a width and its engine."""
         if width not in self.parts:
             submodel = shrink(self.model, width)
             self.parts[width] = (submodel, self.build(submodel.model))

@@ -1,7 +1,6 @@
-"""The layers of a network, input side first: the units that a straggler delivers or not.
+"""The layers of a network, input side first: the units that devices train and deliver.
 
-A layer is one parametrised block. :func:`find_layers` reads the blocks of any module off one forward pass;
-:func:`given_layers` takes them from the user.
+:func:`find_layers` finds the layers of any module in a forward pass; :func:`given_layers` takes a list from the user.
 """
 
 from __future__ import annotations
@@ -37,40 +36,38 @@ class Layer:
 
 
 def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
-    """Find the layers of a module by running it once on an example.
+    """Find the layers of a module by running a copy of it once on an example.
 
-    - Every module that ran and owns parameters is a layer, placed by when it first ran.
+    - Every module that runs and owns parameters is a layer. Layers are ordered by their first run.
     - Norms (BatchNorm, GroupNorm, LayerNorm, ...) and PReLU join the layer before them, or the first if none is before.
-    - A parameter that is used without its module being called (``out_proj`` of ``nn.MultiheadAttention``), or that
-      belongs to a module whose children are layers (a position embedding), joins the nearest module around it that
-      ran: its layer, or the one of its layers nearest to the input, where backpropagation has passed all uses.
-    - A tied weight belongs to the layer that ran first: its gradient is complete only when backpropagation has reached
-      that use too.
-    - Frozen parameters (``requires_grad`` false) are left out, and so are layers that have no others.
-
-    The model is unchanged afterwards: parameters, buffers, hooks and training modes.
+    - A parameter that is used without a call of its module (``out_proj`` of ``nn.MultiheadAttention``), or that belongs
+      to a module whose children are layers (a position embedding), joins the nearest enclosing module that runs: its
+      layer, or the first of its layers, where backpropagation has passed all uses.
+    - A tied weight belongs to the layer that runs first, since its gradient is complete only when backpropagation has
+      reached that use.
+    - Frozen parameters (``requires_grad`` is false) are left out, and so are layers without other parameters.
 
     Parameters
     ----------
     model : nn.Module
         Any module that takes one tensor. It runs in evaluation mode.
     example : Tensor
-        A batch that the model takes; one sample is enough.
+        A batch of one or more inputs.
 
     Returns
     -------
     tuple of Layer
-        Input side first: entry l − 1 is layer l of the paper, and backpropagation visits them from the last.
+        Input side first: entry l − 1 is layer l of the paper. Backpropagation visits them from the last to the first.
 
     Raises
     ------
     ConfigError
-        If nothing can be trained, the model does not take the example, or a parameter does not affect the output.
+        If nothing can be trained, the model fails on the example, or a parameter does not affect the output.
     """
     model = _copy(model)
     trainable = _trainable(model)
     owners: dict[int, list[str]] = {}
-    ran: dict[str, int] = {}  # when each module first ran
+    ran: dict[str, int] = {}  # order in which modules first ran
     for name, module in model.named_modules():
         for parameter in _own(module):
             owners.setdefault(id(parameter), []).append(name)
@@ -83,7 +80,7 @@ def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
     homes = _homes(model, ran)
     members: dict[str, set[int]] = {}
     for key in trainable:
-        # An owner that ran shows when the weight was used; one that did not is only placed by its parent.
+        # An owner that did not run is placed by its parent, so owners that ran come first.
         direct = [name for name in owners[key] if name in ran]
         home = min((homes[name] for name in direct or owners[key]), key=ran.__getitem__)
         members.setdefault(home, set()).add(key)
@@ -94,16 +91,16 @@ def find_layers(model: nn.Module, example: Tensor) -> tuple[Layer, ...]:
 
 
 def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tuple[Layer, ...]:
-    """Make the layers that the user lists, for a model whose order of execution is not the wanted one.
+    """Build layers from lists of names, instead of :func:`find_layers`.
 
     Parameters
     ----------
     model : nn.Module
         Any module. It is not run.
     groups : sequence of (str or sequence of str)
-        One entry per layer, input side first: names of modules or parameters, as ``model.named_modules()`` and
-        ``model.named_parameters()`` give them. A name stands for all trainable parameters below it. A tied weight may
-        be named in several layers, once under each of its names, and belongs to the first of these layers.
+        One entry per layer, input side first: names as in ``model.named_modules()`` or ``model.named_parameters()``. A
+        name stands for all trainable parameters below it. A tied weight may be in several entries, once under each of
+        its names, and belongs to the first of these layers.
 
     Returns
     -------
@@ -113,7 +110,7 @@ def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tup
     Raises
     ------
     ConfigError
-        If a trainable parameter is named by no entry or by two, or an entry names nothing that can be trained.
+        If a trainable parameter is in no entry or in two, or an entry contains no trainable parameter.
     """
     trainable = _trainable(model)
     every = dict(model.named_parameters(remove_duplicate=False))
@@ -129,10 +126,7 @@ def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tup
                 known = [*(module for module, _ in model.named_modules() if module), *every]
                 near = difflib.get_close_matches(prefix, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"names are like {', '.join(map(repr, known[-3:]))}"
-                raise ConfigError(
-                    f"layers: entry {number} names {prefix!r}, which is no module or parameter with parameters below "
-                    f"it; {hint}"
-                )
+                raise ConfigError(f"layers: entry {number} names {prefix!r}, which holds no parameters; {hint}")
             for name in below:
                 if name in taken:
                     by = f"twice by entry {number}"
@@ -142,10 +136,7 @@ def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tup
                 layer_of.setdefault(id(every[name]), number)
     for key, name in trainable.items():
         if key not in layer_of:
-            raise ConfigError(
-                f"layers: parameter {name!r} is in no entry; every trainable parameter must be in one "
-                "(add it, or freeze it with requires_grad_(False))"
-            )
+            raise ConfigError(f"layers: parameter {name!r} is in no entry; add it, or set requires_grad to False")
     layers = []
     for number, title in enumerate(titles, start=1):
         parameters = tuple(name for key, name in trainable.items() if layer_of[key] == number)
@@ -156,10 +147,7 @@ def given_layers(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> tup
 
 
 def is_per_sample(model: nn.Module) -> bool:
-    """Return whether the rows of a batch do not influence each other, in the present training modes.
-
-    False where a BatchNorm would use the statistics of the batch. Other modules that mix rows are not recognised.
-    """
+    """Return whether no BatchNorm uses the statistics of the batch; other modules that mix samples are not detected."""
     return not any(
         isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None)
         for module in model.modules()
@@ -184,8 +172,8 @@ def _own(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """Return a copy in evaluation mode, so that a forward pass does not change the model."""
-    _trainable(model)  # a parameter without a shape cannot be copied
+    """Return a copy in evaluation mode."""
+    _trainable(model)  # refuses parameters without a shape, which cannot be copied
     try:
         copied = deepcopy(model)
     except Exception as error:  # anything that a user's module may raise
@@ -198,7 +186,7 @@ def _copy(model: nn.Module) -> nn.Module:
 def _output(model: nn.Module, example: Tensor) -> Any:  # noqa: ANN401 - whatever the model returns
     try:
         with torch.enable_grad():
-            return model(example.clone())  # some models work in place
+            return model(example.clone())  # some models change their input
     except Exception as error:
         shape = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
         raise ConfigError(f"the model cannot be run on the example input of shape {shape}: {error}") from error
@@ -208,27 +196,27 @@ def _refuse_unused(trainable: Mapping[int, str], used: set[int]) -> None:
     if unused := [name for key, name in trainable.items() if key not in used]:
         more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""
         raise ConfigError(
-            f"parameter {unused[0]!r}{more} plays no part in the model's output; "
+            f"parameter {unused[0]!r}{more} does not affect the model's output; "
             "remove it, or freeze it with requires_grad_(False)"
         )
 
 
 def check_output(model: nn.Module, example: Tensor, classes: int) -> None:
-    """Raise ConfigError unless the model gives a finite score for each class of each sample, by all its parameters."""
+    """Raise ConfigError unless the model returns finite scores for all classes, which depend on all its parameters."""
     model = _copy(model)
     output = _output(model, example)
     shape = tuple(output.shape) if isinstance(output, Tensor) else f"a {type(output).__name__}"
     if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[0] != len(example):
         raise ConfigError(f"the model must return scores of shape (samples, {classes}), not {shape}")
     if output.shape[1] < classes:
-        raise ConfigError(f"the model gives {output.shape[1]} scores per sample, but the data has {classes} classes")
+        raise ConfigError(f"the model returns {output.shape[1]} scores per sample, but the data has {classes} classes")
     if not output.isfinite().all():
         raise ConfigError("the model's outputs are not finite at its initial weights")
     _refuse_unused(_trainable(model), reached_from(output))
 
 
 def reached_from(output: object) -> set[int]:
-    """Return the ids of the leaf tensors that backpropagation from an output would reach, without running it."""
+    """Return the ids of the leaf tensors that backpropagation from an output would reach."""
     heap, nodes, leaves = [output], [], set()
     while heap:
         value = heap.pop()
@@ -254,11 +242,11 @@ def reached_from(output: object) -> set[int]:
 def _homes(model: nn.Module, ran: Mapping[str, int]) -> dict[str, str]:
     """Return, for every module that owns parameters, the module whose layer they are in."""
     modules = dict(model.named_modules())
-    # The nearest module around each owner that ran places its parameters.
+    # The parameters of a module that did not run are placed by the nearest enclosing module that did.
     nearest = {name: _nearest(name, ran) for name, module in modules.items() if _own(module)}
     order = sorted(set(nearest.values()), key=ran.__getitem__)
     main = [name for name in order if not _follows(modules[name])] or order
-    # Where these are nested, the inner ones are the layers; what the outer ones own goes to the first of them.
+    # Of nested modules, the inner ones are layers; parameters of the outer ones go to the first of these.
     layers = [name for name in main if not any(_inside(other, name) for other in main)]
     home = {}
     for name in order:
@@ -291,7 +279,7 @@ def _follows(module: nn.Module) -> bool:
 
 
 def _title(model: nn.Module, name: str, members: set[int]) -> str:
-    """Return the outermost module around ``name``, below the model, whose trainable parameters are this layer's."""
+    """Return the outermost module that encloses ``name`` and has no trainable parameters of other layers."""
     title = name
     while outer := name.rpartition(".")[0]:
         if any(p.requires_grad and id(p) not in members for p in model.get_submodule(outer).parameters()):

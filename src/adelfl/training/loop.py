@@ -1,4 +1,4 @@
-"""The loop engine: one device after another, as a client would do it. It takes any model, and is the reference."""
+"""The loop engine: trains one device after another, as clients do. It supports any model, and is the reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adelfl.updates import add_weighted
 
 
 class LoopEngine(Engine):
-    """Trains each device by itself from the round's weights; the change is Σ_u A[u,l] (w_u^l − w^l)."""
+    """Trains each device separately; the change is Σ_u A[u,l] (w_u^l − w^l)."""
 
     name = "loop"
 
@@ -53,7 +53,7 @@ class LoopEngine(Engine):
             self.controls.close()
         if not losses:
             return NOTHING
-        # Running statistics of batch norm: the mean over the devices that contributed. What none changed stays.
+        # Running statistics of batch norm are averaged over the contributors; unchanged ones are left out.
         means = {name: b + moved[name] / len(losses) for name, b in start.items() if moved[name].any()}
         new = {name: m if self.buffers[name].is_floating_point() else m.round() for name, m in means.items()}
         return Change(total, new, sum(losses) / len(losses))
@@ -61,9 +61,9 @@ class LoopEngine(Engine):
     def train(
         self, work: RoundWork, u: int, start: dict[str, Tensor], correction: Mapping[str, Tensor] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
-        """Do the work of the device at position u; return its update, its buffers, and its loss in the first step.
+        """Train the device at position u; return its update, its buffers, and its loss in the first step.
 
-        The update is the sum of its completed steps. A correction is added to its gradients.
+        ``correction`` is added to its gradients.
         """
         L, z = len(self.layers), int(work.progress.z[u])
         buffers = {name: b.clone() for name, b in self.buffers.items()}
@@ -82,7 +82,7 @@ class LoopEngine(Engine):
                 }
                 x, y = self.samples.take(rows[work.starts[u] : work.starts[u + 1]])
                 loss = functional.cross_entropy(self.call(local | buffers, x), y)
-                # A module that is skipped at random (stochastic depth) has a gradient of zero.
+                # With stochastic depth, a module may be skipped; its gradient is then zero.
                 wanted = [local[name] for name in names]
                 grads = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
                 if iteration == 0:

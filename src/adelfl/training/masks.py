@@ -1,7 +1,7 @@
-"""Random numbers that a model draws while it trains: dropout masks, random slopes, stochastic depth.
+"""Random numbers that models draw in training: dropout masks, random slopes, stochastic depth.
 
-Torch draws them from global generators. Here each device and round has a seed of its own, so that a run can be repeated
-and resumed to the same bytes, and a device's masks do not depend on which devices are computed before it.
+Torch draws them from global generators, which are seeded here for each device and round. A run can then be repeated and
+resumed with the same bytes, and the masks of a device do not depend on the order of the devices.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from adelfl.seeds import rng_for
 
 
 def mask_seeds(seed: int, t: int, devices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a seed for the masks of each of some devices in round t (from 0) of a run with a seed."""
+    """Return the mask seed of each device in round t (from 0)."""
     return np.array([rng_for(seed, "masks", t, int(u)).integers(2**63) for u in devices], dtype=np.int64)
 
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device) -> Iterator[list[torch.Generator]]:
-    """Seed torch's generators of the CPU and of ``device``, and restore their states afterwards; None does nothing."""
+    """Seed torch's generators of the CPU and of ``device``, and restore their states at the end; None has no effect."""
     generators = [] if seed is None else _generators(device)
     before = [generator.get_state() for generator in generators]
     try:
@@ -36,10 +36,7 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[list[torch.Genera
 
 
 def draws_numbers(model: nn.Module, example: Tensor) -> bool:
-    """Return whether a forward pass of the model, in its present modes, draws from torch's generators.
-
-    A copy of the model is run once on the example, a batch of some samples. The generators are not changed.
-    """
+    """Return whether a forward pass of the model draws from torch's generators; ``example`` is a batch."""
     with seeded(0, example.device) as generators, torch.no_grad():
         before = [generator.get_state() for generator in generators]
         with suppress(Exception):  # a model that cannot be copied or run is reported elsewhere

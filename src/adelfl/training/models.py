@@ -1,8 +1,8 @@
-"""Built-in models, from a name and a seed.
+"""Built-in models by name, with initial weights by seed.
 
 ``mlp``, ``cnn``, ``vgg11`` and ``vgg13`` are nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten,
-GroupNorm and BatchNorm2d, with one inner ``Sequential`` per layer (weight, bias, and the norm, activation and pooling
-that belong to them), so ``len(model)`` is L.
+GroupNorm and BatchNorm2d, with one inner ``Sequential`` per layer (weight, bias, norm, activation and pooling), so that
+``len(model)`` is L.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ def build_model(
     width: float = 1.0,
     init: str = "auto",
 ) -> nn.Module:
-    """Build a network with weights that depend on the arguments alone.
-
-    Torch's global generator is not used.
+    """Build a network whose weights depend on the arguments only, not on torch's global generator.
 
     Parameters
     ----------
@@ -45,9 +43,9 @@ def build_model(
 
         - ``"mlp"``: Linear and ReLU for each of ``hidden``, then Linear. L = len(hidden) + 1.
         - ``"cnn"``: two 5×5 convolutions of 6 channels, each with max-pool and ReLU, then dense 50 and classes, as in
-          the released SALF code; images with a side under 16 are padded so that they keep their size. L = 4.
+          the released SALF code; convolutions are padded to keep the size of images with a side under 16. L = 4.
         - ``"vgg11"``, ``"vgg13"``: 8 or 10 convolutions of 3×3 and dense 512-512-classes. L = 11, 13.
-        - ``"resnet18"``: with a 3×3 stem for small images. L = 21, a shortcut's convolution being a layer.
+        - ``"resnet18"``: with a 3×3 stem for small images. The convolution of a shortcut is a layer. L = 21.
         - ``"transformer"``: two pre-norm encoder blocks over image patches, four heads, mean pooling. L = 10.
     input_shape : sequence of int
         Shape of one sample: (channels, height, width) for all but the mlp, which flattens any shape.
@@ -56,15 +54,15 @@ def build_model(
     seed : int
         Zero or more.
     hidden : sequence of int
-        Hidden sizes of the mlp; the others do not read it.
+        Hidden sizes of the mlp.
     norm : {"none", "group", "batch"}
-        Normalisation of vgg and resnet18; the others do not read it (mlp and cnn have none, the transformer has
-        LayerNorm). Groups are of 8 channels where 8 divides them.
+        Normalisation of vgg and resnet18; mlp and cnn have none, and the transformer has LayerNorm. A group has 8
+        channels if 8 divides their number.
     width : float
-        Factor on all hidden sizes and channels, rounded up (the transformer: up to a multiple of its heads).
+        Factor of all hidden sizes and channels, which are rounded up (for the transformer, to a multiple of its heads).
     init : {"auto", "torch", "he"}
-        First weights: torch's own, He's for ReLU (which deep networks without a norm need), or by default torch's for
-        mlp, cnn and transformer and He's for the others.
+        Initial weights: torch's default, He's for ReLU (which deep networks without a norm need), or "auto": torch's
+        for mlp, cnn and transformer, and He's for the others.
 
     Returns
     -------
@@ -99,7 +97,7 @@ def build_model(
         width=float(width),
     )
     generator = torch.Generator().manual_seed(int(rng_for(_whole("seed", seed, 0), "model").integers(2**63)))
-    # Modules draw their first weights when they are built; on the meta device nothing is drawn or stored.
+    # Modules draw initial weights when they are built; on the meta device, nothing is drawn or stored.
     with torch.device("meta"):
         model = _BUILDERS[name](plan)
     # As model.to_empty(device="cpu") does, whose empty_like of a meta tensor would load sympy: half a second.
@@ -117,7 +115,7 @@ def _sizes(key: str, value: object) -> tuple[int, ...]:
 
 def _whole(key: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ConfigError(f"{key} must be made of whole numbers of at least {least}, not {value!r}")
+        raise ConfigError(f"{key} must consist of whole numbers of at least {least}, not {value!r}")
     return int(value)
 
 
@@ -125,7 +123,7 @@ def _whole(key: str, value: object, least: int) -> int:
 def _draw_weights(model: nn.Module, generator: torch.Generator, *, he: bool) -> None:
     """Fill all parameters and buffers: U(±1/√fan_in), torch's default, or with ``he``, He's for ReLU and zero biases.
 
-    Without a norm, the signal of deep networks vanishes under torch's default. The output layer keeps torch's.
+    The output layer has torch's default in both cases.
     """
     modules = list(model.modules())
     output = [m for m in modules if isinstance(m, nn.Linear)][-1]
@@ -142,11 +140,11 @@ def _draw_weights(model: nn.Module, generator: torch.Generator, *, he: bool) -> 
         elif isinstance(module, nn.GroupNorm | nn.BatchNorm2d | nn.LayerNorm):
             module.reset_parameters()
         elif isinstance(module, Transformer):
-            # Large enough to tell patches apart from the first step on; otherwise plain SGD takes hundreds of steps.
+            # Large enough to distinguish patches from the first step on; otherwise plain SGD takes hundreds of steps.
             module.position.normal_(0.0, 0.5, generator=generator)
     for module in modules:
         if isinstance(module, Residual) and isinstance(module.norm2, nn.Identity):
-            # Without a norm the sums of 8 blocks would grow, so each block starts as its shortcut.
+            # Without a norm, the sum over 8 blocks would grow, so each block starts as its shortcut.
             module.conv2.weight.zero_()
 
 

@@ -1,4 +1,4 @@
-"""The built-in networks: chains of layers, a residual network and a transformer, without their first weights."""
+"""The built-in networks: chains of layers, a residual network and a transformer."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ NORMS = ("none", "group", "batch")
 """Values of ``norm``."""
 
 CNN_CHANNELS, CNN_DENSE = (6, 6), 50
-"""The paper does not give the sizes of its CNN; these are those of the same authors' released SALF code."""
+"""Sizes of the CNN in the same authors' released SALF code; the paper does not state its own."""
 
 VGG_CHANNELS: dict[str, tuple[tuple[int, ...], ...]] = {
     "vgg11": ((64,), (128,), (256, 256), (512, 512), (512, 512)),
     "vgg13": ((64, 64), (128, 128), (256, 256), (512, 512), (512, 512)),
 }
-"""Channels of the convolutions, one tuple per image size: a max-pool ends each."""
+"""Channels of the convolutions, one tuple per image size, each before a max-pool."""
 
 VGG_DENSE = (512, 512)
 RESNET_CHANNELS = (64, 128, 256, 512)
 TRANSFORMER_SIZE, TRANSFORMER_HEADS, TRANSFORMER_BLOCKS = 64, 4, 2
 
 CHANNELS_PER_GROUP = 8
-"""A fixed group size, not a fixed number of groups: the first half of the channels is then the first half of the
-groups, and a width-scaled submodel normalises what the full model normalises."""
+"""Group size of GroupNorm. It is fixed, instead of the number of groups, so that the first half of the channels is the
+first half of the groups, and a submodel normalises the same channels as the full model."""
 
 
 def narrowed(size: int, width: float) -> int:
-    """Return ⌈width · size⌉, at least 1: the units or channels that a layer of ``size`` has at a width."""
-    # 0.1 · 30 is 3.0000000000000004 in floating point, and must not become 4.
-    return max(1, math.ceil(width * size - 1e-9))
+    """Return ⌈width · size⌉, at least 1: the units or channels of a layer of ``size`` at a width."""
+    return max(1, math.ceil(width * size - 1e-9))  # 0.1 · 30 is 3.0000000000000004, and must not become 4
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def _group_size(channels: int) -> int:
 
 
 def _dense(sizes: Sequence[int]) -> dict[str, nn.Sequential]:
-    """Build linear layers between sizes, the first after a Flatten, all but the last before a ReLU."""
+    """Build linear layers of given sizes, with a Flatten before the first and a ReLU after all but the last."""
     last = len(sizes) - 2
     return {
         f"dense{i + 1}": _block(

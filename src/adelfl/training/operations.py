@@ -1,7 +1,7 @@
-"""Operations of the fused engine's chain pass: forward, and backward for a prefix of the rows.
+"""Operations of the fused engine's chain pass: forward, and backward for the first rows.
 
-The backward pass is split in two: the plain gradient of the input, and gradients of the parameters, with a weight for
-each row. Where CPUs are faster with it, rows of samples are the last dimension in memory.
+The backward pass has two parts: the plain gradient of the input, and gradients of the parameters with a weight for each
+row. The rows are the last dimension in memory where that is faster on CPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from adelfl.training.submodel import Scaler
 
-VECTOR = 8  # numbers that a vector instruction of a CPU takes
+VECTOR = 8  # numbers in a vector instruction of a CPU
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -25,8 +25,8 @@ _ATEN = torch.ops.aten
 class Operation(Generic[M]):
     """The operation of a module: ``forward``, and ``input_grad`` for the first rows or devices.
 
-    What the way back needs is in ``kept``. It is set to None as soon as it is not needed any more, so that the next
-    pass finds the same memory, still in the caches.
+    ``kept`` has what the backward pass needs. It is set to None as early as possible, so that the next pass can use
+    the same memory, which is still in the caches.
     """
 
     kept: Any = None
@@ -36,29 +36,28 @@ class Operation(Generic[M]):
 
 
 def first(x: Tensor, rows: int) -> Tensor:
-    """Return the first rows; slicing takes time even where nothing is cut off."""
+    """Return the first rows, without slicing if these are all rows, since slicing takes time."""
     return x if x.shape[0] == rows else x[:rows]
 
 
 def weighed(delta: Tensor, row_weight: Tensor | None) -> Tensor:
-    """Return each row times its weight; the tensor itself without weights."""
+    """Multiply each row by its weight, if there are weights."""
     return delta if row_weight is None else delta * row_weight.view(-1, *([1] * (delta.dim() - 1)))
 
 
 def rows_last(x: Tensor) -> Tensor:
     """Return (N, C, H, W) as (H, W, C, N), with neighbouring rows adjacent in memory."""
-    if x.stride(0) != 1:
-        # Torch transposes two dimensions fast, and four slowly.
+    if x.stride(0) != 1:  # as a matrix, since torch is slow to transpose four dimensions
         x = x.flatten(1).t().contiguous().t().view(x.shape)
     return x.permute(2, 3, 1, 0)
 
 
 class _Linear(Operation[nn.Linear]):
-    """Rows last in memory where the outputs do not fill vectors: faster on CPUs then, and slower otherwise."""
+    """Rows are last in memory if the outputs do not fill vectors, where that is faster on CPUs."""
 
     def __init__(self, m: nn.Linear) -> None:
         super().__init__(m)
-        # The same memory; a module looks its parameters up by name at every access.
+        # The same memory as the parameters, without the module's lookup by name at every access.
         self.weight = m.weight.detach()
         self.bias: Tensor | None = m.bias.detach() if isinstance(m.bias, Tensor) else None
         self.column: Tensor | None = self.bias[:, None] if self.bias is not None else None
@@ -77,14 +76,13 @@ class _Linear(Operation[nn.Linear]):
         return torch.mm(delta, self.weight)
 
     def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
-        if row_weight is not None:
-            delta = weighed(delta, row_weight)
+        delta = weighed(delta, row_weight)
         weight = torch.mm(delta.t(), first(self.kept, delta.shape[0]))
         return [weight] if self.bias is None else [weight, delta.sum(0)]
 
 
 class _Conv(Operation[nn.Conv2d]):
-    """Channels last where they fill vectors: faster on CPUs then, and slower otherwise."""
+    """Channels are last in memory if they fill vectors, where that is faster on CPUs."""
 
     def __init__(self, module: nn.Conv2d) -> None:
         super().__init__(module)
@@ -116,9 +114,9 @@ class _Conv(Operation[nn.Conv2d]):
 class _RowsLast(Operation[nn.Conv2d]):
     """A convolution of stride 1 by matrix products, with rows as the last dimension in memory.
 
-    Torch's kernels vectorise over channels, of which there may be few; this one vectorises over rows. The input is
-    copied into bands, one for each line y of the output: bands[y, x] holds column x of the kh lines that this line
-    sees. Columns follow each other, so output (y, x) sees one block of memory, of kw columns, without a further copy.
+    Torch's kernels are vectorised over channels, and slow for few channels; this one is vectorised over rows. The input
+    is copied into bands, one for each line y of the output: bands[y, x] is column x of the kh input lines of this line.
+    Columns are adjacent, so the input of output (y, x) is one block of memory of kw columns, without a further copy.
     """
 
     def __init__(self, module: nn.Conv2d) -> None:
@@ -144,7 +142,7 @@ class _RowsLast(Operation[nn.Conv2d]):
         weight = m.weight.permute(0, 3, 2, 1).flatten(1).expand(w, -1, -1)
         bias = weight.new_zeros(1) if m.bias is None else m.bias[:, None]
         out = windows.new_empty(h, w, m.out_channels, n)
-        for y in range(h):  # one line at a time stays in the cache
+        for y in range(h):  # one line at a time fits into the cache
             torch.baddbmm(bias, weight, windows[y], out=out[y])
         return out.permute(3, 2, 0, 1)
 
@@ -155,7 +153,7 @@ class _RowsLast(Operation[nn.Conv2d]):
         d = d.flatten(1, 2)
         height, width, c, _ = self.kept.shape
         top, left = (int(p) for p in m.padding)
-        # Column x of the padded input is seen by columns x - kw + 1 … x of the output: one block of memory too.
+        # Column x of the padded input affects columns x - kw + 1 … x of the output, which are one block of memory.
         weight = m.weight.flip(3).permute(2, 1, 3, 0).reshape(kh * c, kw * c_out)
         bands = d.new_empty(h, width, kh * c, n)
         for x in range(width):
@@ -172,7 +170,7 @@ class _RowsLast(Operation[nn.Conv2d]):
         m, n = self.module, delta.shape[0]
         d, x = rows_last(delta), self.kept[..., :n]
         bias = d.sum((0, 1)).sum(1) if row_weight is None else d.sum((0, 1)) @ row_weight
-        if row_weight is not None and x.numel() < d.numel():  # weigh what is smaller
+        if row_weight is not None and x.numel() < d.numel():  # the weights multiply the smaller factor
             x = x * row_weight
         elif row_weight is not None:
             d = d * row_weight
@@ -185,14 +183,14 @@ class _RowsLast(Operation[nn.Conv2d]):
 
 
 def convolution(module: nn.Conv2d) -> _Conv | _RowsLast:
-    """Return the faster implementation for a shape: a fixed rule, so that a run can be repeated to the last bit."""
+    """Return the faster implementation by a fixed rule, so that runs can be repeated to the bit."""
     simple = module.groups == 1 and all(s == 1 for s in (*module.stride, *module.dilation))
     few = module.in_channels == 1 or module.out_channels % VECTOR != 0
     return _RowsLast(module) if simple and few and module.weight.device.type == "cpu" else _Conv(module)
 
 
 class MaxPool(Operation[nn.MaxPool2d]):
-    """Max-pooling by torch's kernel, which is fast only with channels last; rows that come last pass as channels."""
+    """Max-pooling by torch's kernel, which is fast only with channels last; rows that come last act as channels."""
 
     def __init__(self, module: nn.MaxPool2d) -> None:
         super().__init__(module)
@@ -201,7 +199,7 @@ class MaxPool(Operation[nn.MaxPool2d]):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the output."""
-        self.as_it_is = x.device.type != "cpu" or x.is_contiguous(memory_format=torch.channels_last)
+        self.unchanged = x.device.type != "cpu" or x.is_contiguous(memory_format=torch.channels_last)
         self.channels = x.shape[1]
         out, indices = _ATEN.max_pool2d_with_indices(self._images(x), *self.geometry)
         self.kept = x, self._rows(indices)
@@ -215,11 +213,11 @@ class MaxPool(Operation[nn.MaxPool2d]):
 
     def _images(self, x: Tensor) -> Tensor:
         """Return images for torch's kernel: all rows and channels as the channels of one image."""
-        return x if self.as_it_is else rows_last(x).flatten(2)[None].permute(0, 3, 1, 2)
+        return x if self.unchanged else rows_last(x).flatten(2)[None].permute(0, 3, 1, 2)
 
     def _rows(self, images: Tensor) -> Tensor:
-        """Return what torch's kernel gave as images (N, C, H, W)."""
-        if self.as_it_is:
+        """Return the result of torch's kernel as images (N, C, H, W)."""
+        if self.unchanged:
             return images
         return images[0].permute(1, 2, 0).view(*images.shape[2:], self.channels, -1).permute(3, 2, 0, 1)
 
@@ -229,7 +227,7 @@ class _GroupNorm(Operation[nn.GroupNorm]):
         m = self.module
         n, c = x.shape[:2]
         self.spatial = math.prod(x.shape[2:])
-        # A single row that comes last looks like channels last too, but not to torch's kernel.
+        # A single row in the last dimension has the strides of channels last, but torch's kernel does not accept it.
         last = x.dim() == 4 and x.stride(0) != 1 and x.is_contiguous(memory_format=torch.channels_last)
         self.format = torch.channels_last if last else torch.contiguous_format
         x = x.contiguous(memory_format=self.format)
@@ -251,13 +249,13 @@ class _GroupNorm(Operation[nn.GroupNorm]):
     def grads(self, delta: Tensor, row_weight: Tensor | None) -> list[Tensor]:
         if not self.module.affine:
             return []
-        # All three, though the first is not needed: with channels last torch 2.13's kernel crashes without it.
+        # The first gradient is not needed, but with channels last torch 2.13's kernel crashes without it.
         _, weight, bias = self._backward(weighed(delta, row_weight), [True, True, True])
         return [weight, bias]
 
 
 class Relu(Operation[nn.ReLU]):
-    """max(x, 0), in place: no operation needs its own output to go back."""
+    """max(x, 0), in place, since no operation needs its own output in the backward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the output."""
@@ -266,7 +264,7 @@ class Relu(Operation[nn.ReLU]):
 
     def input_grad(self, delta: Tensor) -> Tensor:
         """Return the gradient of the input."""
-        grad: Tensor = torch.ops.aten.threshold_backward.default(delta, first(self.kept, delta.shape[0]), 0)
+        grad: Tensor = _ATEN.threshold_backward.default(delta, first(self.kept, delta.shape[0]), 0)
         return grad
 
 
@@ -292,7 +290,7 @@ class _Flatten(Operation[nn.Flatten]):
 
 
 class SoftmaxLoss:
-    """Weighted cross-entropy of rows; with classes first and rows last in memory, it takes a third of the time."""
+    """Weighted cross-entropy of rows, with rows last in memory, which takes a third of the time."""
 
     def __init__(self) -> None:
         self.minus_one = torch.empty(1, 0)
@@ -307,7 +305,7 @@ class SoftmaxLoss:
 
 
 def is_known(module: nn.Module) -> bool:
-    """Return whether a module has the options that its operation here implements."""
+    """Return whether its operation here implements the options of a module."""
     if isinstance(module, nn.Conv2d):
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     if isinstance(module, nn.MaxPool2d):

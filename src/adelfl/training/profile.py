@@ -1,4 +1,4 @@
-"""Measured speed of this machine: forward pass and each layer of the backward pass, at several batch sizes."""
+"""Measured speed of this machine: the forward pass and each layer of the backward pass, at several batch sizes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Profile:
     def _fit(self) -> tuple[float, float, bool]:
         """Start and slope of the line through the median times of a mean layer, and whether they grow with the batch.
 
-        They grow if the slope is more than twice its standard error. Where they do not, all of the time at the largest
-        batch is attributed to the samples.
+        They grow if the slope is more than twice its standard error. Otherwise, all of the time at the largest batch is
+        attributed to the samples.
         """
         sizes, steps = np.array(self.batch_sizes, dtype=np.float64), self.backward.mean(axis=2)
         medians = np.median(steps, axis=1)
@@ -41,7 +41,7 @@ class Profile:
         if sizes.size < 2:
             return *flat, True
         slope, start = np.polyfit(sizes, medians, 1)
-        # Standard error of a median: 1.25 standard deviations over √n, these from the median absolute deviation.
+        # The standard error of a median is 1.25 σ/√n, with σ estimated from the median absolute deviation.
         deviation = 1.4826 * np.median(np.abs(steps - medians[:, None]), axis=1)
         error = 1.2533 * deviation / np.sqrt(steps.shape[1])
         lever = (sizes - sizes.mean()) / ((sizes - sizes.mean()) ** 2).sum()
@@ -66,24 +66,18 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """Seconds of a round besides backpropagation per sample: the forward pass at the largest batch, and the start.
-
-        They belong to B_u, with the uploads.
-        """
+        """Seconds of a round that belong to B_u: the forward pass at the largest batch, and the start of each layer."""
         return float(np.median(self.forward[-1])) + len(self.layers) * self.line[0]
 
     @property
     def per_sample(self) -> Floats:
-        """Seconds per sample of every layer in every step: exponential, according to the paper."""
+        """Seconds per sample of every layer in every step, which the paper assumes to be exponential."""
         seconds: Floats = (self.backward / np.array(self.batch_sizes, dtype=np.float64)[:, None, None]).ravel()
         return seconds
 
     @property
     def variation(self) -> float:
-        """Standard deviation of a whole backward pass over its mean, averaged over batch sizes.
-
-        L exponential layers would give 1/√L.
-        """
+        """Standard deviation of a whole backward pass over its mean (1/√L in the paper), averaged over batch sizes."""
         whole = self.backward.sum(axis=2)
         return float(np.mean(whole.std(axis=1) / whole.mean(axis=1)))
 
@@ -96,10 +90,10 @@ def measure(
     repeats: int,
     now: Callable[[], float] = monotonic,
 ) -> Profile:
-    """Measure the times of training steps; weights and gradients of the model stay as they are.
+    """Measure the times of training steps, without changing the model's weights and gradients.
 
-    ``loss`` takes a batch size, loads a batch, and returns the mean loss. ``repeats`` steps are measured at each batch
-    size, after one that warms up. ``now`` is a clock.
+    ``loss`` takes a batch size, loads a batch, and returns the mean loss. At each batch size, ``repeats`` steps are
+    measured after a warm-up step. ``now`` returns seconds.
     """
     if repeats < 1 or not batch_sizes or min(batch_sizes) < 1:
         raise ConfigError("profiling needs at least one batch size and one repeat")

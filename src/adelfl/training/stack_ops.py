@@ -1,8 +1,8 @@
 """Operations on stacks: many devices, each with weights of its own, by batched matrix products.
 
-Vectors have the shape (devices, rows, numbers), images (devices, channels, height, width, rows): with rows last, copies
-and element-wise operations are vectorised over rows, however few the channels. The backward pass is split as in
-:mod:`adelfl.training.operations`, for the first devices of the stack; the gradient of a weight is the product of two
+Vectors have the shape (devices, rows, numbers), images (devices, channels, height, width, rows). With rows last, copies
+and element-wise operations are vectorised over rows, and fast for few channels. The backward pass has two parts, as in
+:mod:`adelfl.training.operations`, for the first devices of the stack. The gradient of a weight is the product of two
 matrices per device, the ``factors``.
 """
 
@@ -19,7 +19,7 @@ from adelfl.training.submodel import Scaler
 
 
 def is_stackable(module: nn.Module) -> bool:
-    """Return whether an operation here computes a module."""
+    """Return whether a module has an operation here."""
     if isinstance(module, nn.Conv2d):
         return module.groups == 1 and all(s == 1 for s in (*module.stride, *module.dilation))
     return type(module) in STACK_OPERATIONS
@@ -64,7 +64,7 @@ class _Convolution(Operation[nn.Conv2d]):
         columns = torch.bmm(first(weight, n).permute(0, 4, 2, 3, 1).flatten(1, 3), delta.flatten(2))
         columns = columns.view(n, kw, -1, kh, *delta.shape[2:])
         channels, height, width, rows = self.shape[1:]
-        # Sums over the columns of a kernel, then over its lines.
+        # Sum over the columns of a kernel, then over its lines.
         lines = delta.new_zeros(n, channels, kh, h, width, rows)
         for j in range(kw):
             lines[:, :, :, :, j : j + w] += columns[:, j]
@@ -81,7 +81,7 @@ class _Convolution(Operation[nn.Conv2d]):
 
 
 class _Pool(MaxPool):
-    """Max-pooling; the rows of a device pass as channels, and devices and their channels as images."""
+    """Max-pooling; the rows of a device act as channels, and devices and their channels as images."""
 
     def _images(self, x: Tensor) -> Tensor:
         return x.flatten(0, 1).permute(0, 3, 1, 2)

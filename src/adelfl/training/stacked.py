@@ -1,10 +1,10 @@
-"""The stacked engine: weights of many devices side by side, and one step for all of them.
+"""The stacked engine: stacks the weights of many devices, and takes each step with all of them at once.
 
-With several local steps, or where devices start from weights of different versions, batches cannot be concatenated;
-weights are stacked instead. Chains of known operations go through batched matrix products
-(:mod:`adelfl.training.stack_ops`), and any other module is mapped over devices (``torch.func.vmap``). Devices of like
-batch size go together; shorter batches are filled up with rows of weight zero. Within a stack the deepest devices come
-first, so those that take a step, and deliver a layer of it, are the first ones.
+With several local steps, or if devices start from different versions of the weights, batches cannot be concatenated.
+Weights are stacked instead. Chains of known operations use batched matrix products
+(:mod:`adelfl.training.stack_ops`); any other module is mapped over devices (``torch.func.vmap``). A stack contains
+devices of similar batch size, whose batches are padded with rows of weight zero. The deepest devices come first, so
+that the devices which take a step, or deliver a layer, are the first ones.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,13 @@ from adelfl.training.operations import SoftmaxLoss, first
 from adelfl.training.stack_ops import STACK_OPERATIONS, is_stackable
 from adelfl.training.work import NOTHING, Change, Engine, RoundWork, Samples, Stateless, joined_work
 
-_CHUNK_BYTES = 256 << 20  # of devices that are mapped
+_CHUNK_BYTES = 256 << 20  # largest size of a stack that is mapped
 _FEW_CHANNELS = 32
-_CACHE_BYTES = 24 << 20  # of devices that go through batched products; more of them wait for memory
+_CACHE_BYTES = 24 << 20  # largest size of a stack for batched products, which then stays in the cache
 
 
-def _mapped(model: nn.Module) -> Any:  # noqa: ANN401 - what torch.func makes
-    """Return a function of stacked weights, inputs, labels and row weights that gives gradients and losses."""
+def _mapped(model: nn.Module) -> Any:  # noqa: ANN401 - torch.func's wrapper has no exact type
+    """Return a function of stacked weights, inputs, labels and row weights that returns gradients and losses."""
     call = Stateless(model)
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, row_weight: Tensor) -> Tensor:
@@ -44,16 +45,15 @@ def _mapped(model: nn.Module) -> Any:  # noqa: ANN401 - what torch.func makes
 
 
 def why_not_stacked(model: nn.Module, samples: Samples, *, slowly: bool) -> str | None:
-    """Return why a model cannot be mapped over devices, ``slowly`` or not; None if one sample on each of two works."""
+    """Return why a model cannot be mapped over two devices; None if it can. ``slowly`` allows vmap's loops."""
     weights = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters() if p.requires_grad}
-    x, y = samples.x[:2, None].clone(), samples.y[:2, None]  # some models work in place
+    x, y = samples.x[:2, None].clone(), samples.y[:2, None]  # some models change their input
     try:
         with warnings.catch_warnings():
-            # vmap warns where it falls back to a loop.
-            warnings.simplefilter("ignore" if slowly else "error")
-            # A copy, since what forward keeps in attributes would be of no use outside of the mapping.
+            warnings.simplefilter("ignore" if slowly else "error")  # vmap warns if it uses a loop
+            # A copy, since forward may store tensors of the mapping in attributes.
             _mapped(deepcopy(model))(weights, x, y, torch.ones(y.shape, device=x.device))
-    except Exception as error:  # anything that a model may do with what is not an ordinary tensor
+    except Exception as error:  # a user's model may raise anything here
         return first_line(error)
     return None
 
@@ -63,26 +63,24 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
 
 
+@dataclass(eq=False)
 class _Stack:
-    """Weights of U devices while they train, from ``start``, whose shapes are (U, ...).
+    """Weights of U devices during training, with shapes (U, ...)."""
 
-    ``rate`` is η, or that of each device. Corrections are added to the gradients.
-    """
+    start: Mapping[str, Tensor]
+    rate: float | Tensor
+    """η of all devices, or of each."""
+    decay: float
+    momentum: float
+    proximal: float
+    corrections: Mapping[str, Tensor]
+    """Terms that are added to the gradients."""
 
-    def __init__(
-        self,
-        start: Mapping[str, Tensor],
-        rate: float | Tensor,
-        decay: float,
-        momentum: float,
-        proximal: float,
-        corrections: Mapping[str, Tensor],
-    ) -> None:
-        self.start, self.rate, self.decay, self.momentum = start, rate, decay, momentum
-        self.proximal, self.corrections = proximal, corrections
-        self.weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in start.items()}
+    def __post_init__(self) -> None:
+        self.weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in self.start.items()}
         self.velocity: dict[str, Tensor] = {}
-        self.plain = not (decay or momentum or proximal or corrections) and isinstance(rate, float)
+        changed = self.decay or self.momentum or self.proximal or self.corrections
+        self.plain = not changed and isinstance(self.rate, float)
 
     def move(self, name: str, grad: Tensor) -> None:
         """Take a step with the gradients of the first devices."""
@@ -104,7 +102,7 @@ class _Stack:
             w.addcmul_(grad, self.rate[:n].view(n, *([1] * (w.dim() - 1))), value=-1.0)
 
     def move_along(self, name: str, left: Tensor, right: Tensor) -> None:
-        """Take a step with gradients that are products of two matrices; without making them, if nothing is added."""
+        """Take a step with gradients that are products of two matrices, without computing them if nothing is added."""
         n, w = left.shape[0], self.weights[name]
         if self.plain:
             first(w, n).view(n, left.shape[1], -1).baddbmm_(left, right, alpha=-float(self.rate))
@@ -113,13 +111,13 @@ class _Stack:
 
 
 class _Mapping:
-    """A step of any module, mapped over the devices of a stack."""
+    """Steps of any module, mapped over the devices of a stack."""
 
     def __init__(self, model: nn.Module, layer_of: Mapping[str, int]) -> None:
         self.call, self.layer_of = _mapped(model), layer_of
 
     def device_bytes(self, weights: int, x: Tensor, rows: int) -> float:
-        """Return the share of the memory that a device takes."""
+        """Return the memory of a device as a share of the largest stack."""
         return (4 * weights + 4 * x[0].nbytes * rows) / _CHUNK_BYTES
 
     def step(self, stack: _Stack, x: Tensor, y: Tensor, row_weight: Tensor, reach: Sequence[int]) -> Tensor:
@@ -133,7 +131,7 @@ class _Mapping:
 
 
 class _Products:
-    """A step of a chain of known operations, by batched matrix products and without autograd."""
+    """Steps of a chain of known operations, by batched matrix products and without autograd."""
 
     def __init__(self, chain: list[Link], example: Tensor) -> None:
         self.chain, self.loss = chain, SoftmaxLoss()
@@ -148,7 +146,7 @@ class _Products:
                 x = module(x.clone())
 
     def device_bytes(self, weights: int, x: Tensor, rows: int) -> float:
-        """Return the share of the memory that a device takes."""
+        """Return the memory of a device as a share of the largest stack."""
         return (2 * weights + rows * self.row_bytes) / _CACHE_BYTES
 
     @torch.inference_mode()
@@ -167,7 +165,7 @@ class _Products:
             operation, names = self.operations[k], self.chain[k].names
             below = reach[self.chain[k - 1].layer] if k and self.chain[k - 1].layer >= 0 else 0
             lower = operation.input_grad(first(delta, below), *given[k][:1]) if below else None
-            if names:  # weights move when the gradient has passed them
+            if names:  # weights move after the gradient has passed them
                 stack.move_along(names[0], *operation.factors(delta))
                 if len(names) > 1:
                     stack.move(names[1], operation.bias_grad(delta))
@@ -179,7 +177,7 @@ class _Products:
 
 
 class Stacked(Engine):
-    """Local SGD of many devices at a time; for models whose samples do not influence each other."""
+    """Local SGD of many devices at once, for models whose samples do not influence each other."""
 
     name = "stacked"
 
@@ -187,18 +185,14 @@ class Stacked(Engine):
         super().__init__(model, layers, samples, *arguments)
         self.weight_bytes = sum(p.nbytes for p in self.parameters.values())
         chain = stackable_chain(model, layers, samples.x[:1])
-        self.walk: _Mapping | _Products
-        if chain is None:
-            self.walk = _Mapping(model, self.layer_of)
-        else:
-            self.walk = _Products(chain, samples.x)
+        self.walk = _Mapping(model, self.layer_of) if chain is None else _Products(chain, samples.x)
 
     def run(self, work: RoundWork) -> Change:
         """Do the local work of a round and merge it."""
         return self._run(work, np.full(work.sizes.size, work.eta), None)
 
     def run_apart(self, works: Sequence[RoundWork], starts: Sequence[Mapping[str, Tensor]]) -> Change:
-        """Do local work that starts from several weights, in one pass."""
+        """Do local work that starts from several weights, in common stacks."""
         if len({work.proximal for work in works}) > 1 or self.controls is not None:
             return super().run_apart(works, starts)
         sizes = [work.sizes.size for work in works]
@@ -210,8 +204,7 @@ class Stacked(Engine):
         chosen = np.flatnonzero(work.contributes)
         if chosen.size == 0:
             return NOTHING
-        # Similar batch sizes together, so that little is filled up.
-        chosen = chosen[np.argsort(work.sizes[chosen], kind="stable")]
+        chosen = chosen[np.argsort(work.sizes[chosen], kind="stable")]  # similar batch sizes together: less padding
         share = self.walk.device_bytes(self.weight_bytes, self.samples.x, int(work.sizes[chosen].max()))
         parts = math.ceil(chosen.size * share) if chosen.size * share > 1 else 1
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
@@ -260,7 +253,7 @@ class Stacked(Engine):
         return losses
 
     def _corrections(self, work: RoundWork) -> dict[str, Tensor]:
-        """Return what control variates add to the gradients of each device."""
+        """Return the terms that control variates add to the gradients of each device."""
         if self.controls is None or work.senders is None:
             return {}
         own = [self.controls.correction(u) for u in work.senders[:, 1].tolist()]
@@ -277,7 +270,7 @@ def stackable_chain(model: nn.Module, layers: tuple[Layer, ...], example: Tensor
 
 
 def pays(model: nn.Module, layers: tuple[Layer, ...], samples: Samples) -> bool:
-    """Return whether stacking is faster than one device after another, which fills the processor if it is wide."""
+    """Return whether stacking is faster than the loop engine; for wide layers, it is not."""
     channels = [module.out_channels for module in model.modules() if isinstance(module, nn.Conv2d)]
     if stackable_chain(model, layers, samples.x[:1]) is not None:
         return max(channels, default=0) <= _FEW_CHANNELS

@@ -1,9 +1,8 @@
-"""Width-scaled submodels: a narrower network made of the first units of every hidden layer.
+"""Width-scaled submodels: narrower networks of the first units of every hidden layer.
 
 Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients",
-ICLR 2021. A weight W of the full model becomes W[:⌈width·out⌉, :⌈width·in⌉], the network's input and output stay whole,
-and hidden activations are divided by the width while training, so that submodels of all widths feed the next layer at
-one scale.
+ICLR 2021. A weight W of the full model becomes W[:⌈width·out⌉, :⌈width·in⌉]. The network's input and output stay whole.
+In training, hidden activations are divided by the width, so that their scale is the same for all widths.
 """
 
 from __future__ import annotations
@@ -23,54 +22,46 @@ Slices = dict[str, tuple[slice, ...]]
 
 
 class Scaler(nn.Module):
-    """Divides by ``width`` while training; in evaluation the input passes unchanged."""
+    """Divides by ``width`` in training, and has no effect in evaluation."""
 
     def __init__(self, width: float) -> None:
         super().__init__()
         self.width = width
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x / width, or x."""
+        """Compute the output."""
         return x / self.width if self.training and self.width != 1 else x
 
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A narrower copy of a model, whose parameters and buffers have the names of the full model's.
-
-    ``full[name][slices[name]]`` is the part of a parameter or buffer that the submodel has.
-    """
+    """A narrower copy of a model, with the same names of parameters and buffers."""
 
     model: nn.Sequential
     slices: Slices
+    """The submodel's part of a parameter or buffer is ``full[name][slices[name]]``."""
 
 
 def shrink(model: nn.Module, width: float) -> Submodel:
-    """Make a submodel that keeps the first ⌈width·n⌉ of the n units or channels of every hidden layer.
+    """Return a submodel with the first ⌈width·n⌉ of the n units or channels of every hidden layer, 0 < width ≤ 1.
 
-    It has the modes of the model, the first values of its parameters and buffers, and a :class:`Scaler` after every
-    Linear and Conv2d but the last. Groups of a GroupNorm keep their size where that divides the channels that are left,
-    so that they hold the same channels as in the full model.
+    It has the training modes of the model, and a :class:`Scaler` after every Linear and Conv2d but the last. Groups of
+    a GroupNorm keep their size if that divides the remaining channels, so that they have the same channels as in the
+    full model.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and Dropout, such
-        as mlp, cnn and vgg of :func:`~adelfl.training.models.build_model`; any other is a ConfigError. It is not
-        changed.
-    width : float
-        In (0, 1]. At 1 the submodel is the same function as the model.
+    The model is a nested ``nn.Sequential`` of Conv2d, Linear, ReLU, MaxPool2d, Flatten, GroupNorm, BatchNorm2d and
+    Dropout, such as mlp, cnn and vgg of :func:`~adelfl.training.models.build_model`. Others raise ConfigError.
     """
     if not (isinstance(width, int | float) and 0 < width <= 1):
         raise ConfigError(f"width of a submodel must be more than 0 and at most 1, not {width!r}")
     if type(model) is not nn.Sequential:
-        raise _refusal("", model, "only nested nn.Sequential models can be")
+        raise _refusal("", model, "it must be a nested nn.Sequential")
     weighted = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     if not weighted:
         raise _refusal("", model, "it has neither Linear nor Conv2d")
     once = {name for name, _ in model.named_parameters()}
     if twice := [name for name, _ in model.named_parameters(remove_duplicate=False) if name not in once]:
-        raise _refusal("", model, f"it uses one weight in two places, the second being {twice[0]}")
+        raise _refusal("", model, f"it has a weight in two places, the second of which is {twice[0]}")
     copied = copy.deepcopy(model)
     walk = _Walk(float(width), weighted[-1])
     walk.narrow(copied, "")
@@ -79,30 +70,26 @@ def shrink(model: nn.Module, width: float) -> Submodel:
 
 @torch.no_grad()
 def load(submodel: Submodel, full: Mapping[str, Tensor]) -> None:
-    """Overwrite the submodel's parameters and buffers by their part of the full model's."""
+    """Copy parameters and buffers from the full model to the submodel."""
     for name, value in submodel.model.state_dict().items():
         value.copy_(full[name][submodel.slices[name]])
 
 
 class _Walk:
-    """A walk from input to output that cuts modules, and tracks how much of the current activation is kept."""
+    """A walk from input to output that cuts modules, and tracks the size of the current activation."""
 
     def __init__(self, width: float, last: str) -> None:
-        self.width = width
-        self.last = last
+        self.width, self.last = width, last
         self.slices: Slices = {}
-        self.full = 0
-        """Channels or features of the activation in the full model; 0 is the input, which is whole."""
-        self.kept = 0
-        self.flat: bool | None = None
-        """Whether the activation is a vector per sample; None where the input may be either."""
+        self.full = self.kept = 0  # channels or features in the full model and in the submodel; 0 at the input
+        self.flat: bool | None = None  # whether the activation is a vector per sample; None if unknown
 
     def narrow(self, model: nn.Sequential, prefix: str) -> None:
         """Cut the modules of a sequence in place."""
         for key, module in list(model._modules.items()):
             assert module is not None
             name = f"{prefix}{key}"
-            # All modules move to the end one by one, so that scalers come in between under names of their own.
+            # Every module is moved to the end, so that a scaler can be inserted after it.
             del model._modules[key]
             model.add_module(key, module)
             if type(module) is nn.Sequential:
@@ -114,8 +101,8 @@ class _Walk:
                 scaler.training = model.training
                 model.add_module(f"{key}_scaler", scaler)
 
-    def sizes(self, module: Any, name: str) -> tuple[int, ...]:  # noqa: ANN401 - any of some classes
-        """Set the sizes of a module, and return those of its tensors: outputs, and inputs if it has a matrix."""
+    def sizes(self, module: Any, name: str) -> tuple[int, ...]:  # noqa: ANN401 - one of several classes
+        """Set the sizes of a module, and return those of its tensors: outputs, and inputs for a matrix or kernel."""
         if type(module) in (nn.Conv2d, nn.Linear):
             dense = type(module) is nn.Linear
             if dense and self.flat is False:
@@ -133,7 +120,7 @@ class _Walk:
         if type(module) is nn.GroupNorm:
             size = module.num_channels // module.num_groups
             module.num_channels = kept = self.entering(module.num_channels, name, module)
-            # Groups of the same size if that divides the channels, or of about that.
+            # Groups of the same size if that divides the channels, or of a similar size.
             module.num_groups = max(n for n in range(1, max(1, kept // size) + 1) if kept % n == 0)
             return (kept,)
         if type(module) is nn.BatchNorm2d:
@@ -149,18 +136,18 @@ class _Walk:
         return ()
 
     def entering(self, size: int, name: str, module: nn.Module) -> int:
-        """Return how many of a module's ``size`` inputs are kept."""
+        """Return the number of a module's ``size`` inputs that the submodel has."""
         if not self.full:
             self.full = self.kept = size
         # Flatten is channel-major: the first channels of (C, H, W) are the first entries of C·H·W.
         factor, rest = divmod(size, self.full)
         if rest or (factor != 1 and not self.flat):
-            raise _refusal(name, module, f"it takes {size} inputs where the modules before it give {self.full}")
+            raise _refusal(name, module, f"it takes {size} inputs, but the modules before it give {self.full}")
         self.full, self.kept = size, self.kept * factor
         return self.kept
 
     def cut(self, module: nn.Module, name: str, sizes: tuple[int, ...]) -> None:
-        """Cut the tensors of a module to sizes; those of a kernel stay whole."""
+        """Cut the first dimensions of the tensors of a module to ``sizes``."""
         for key, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             where = tuple(slice(0, size) for size in (*sizes, *tensor.shape[2:])[: tensor.ndim])
             self.slices[f"{name}.{key}"] = where

@@ -1,6 +1,6 @@
-"""A module that is written as a class, as a chain of operations, read off a symbolic trace.
+"""Conversion of modules that are written as classes to chains of operations, by a symbolic trace.
 
-Functions and methods are replaced by modules that do the same, which :data:`~adelfl.training.operations.STEPS` has.
+Functions and methods are replaced by equivalent modules of :data:`~adelfl.training.operations.STEPS`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,17 @@ _LOG_SOFTMAX = {functional.log_softmax, torch.log_softmax, "log_softmax"}
 
 
 def traced_chain(model: nn.Module, example: Tensor) -> list[nn.Module] | None:
-    """Return the operations of a module, one after another; None if it is not a chain of known ones.
-
-    The example has at least one sample. The model is not changed.
-    """
-    samples = example[torch.zeros(3, dtype=torch.int64)]  # a copy, since some models work in place
+    """Return the operations of a module in order; None if it is not a chain. ``example`` has at least one sample."""
+    samples = example[torch.zeros(3, dtype=torch.int64)]  # a copy, since some models change their input
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # A copy, since what forward keeps in attributes would be left there as a symbol.
+            # A copy, since forward may store symbols in attributes.
             traced = fx.symbolic_trace(deepcopy(model))
             run = fx.Interpreter(traced, garbage_collect_values=False)
             run.run(samples)
             return _modules_of(traced, run, model)
-    except Exception:  # anything that tracing may raise in a user's model
+    except Exception:  # a user's model may raise anything when it is traced
         return None
 
 
@@ -47,7 +44,7 @@ def _modules_of(traced: fx.GraphModule, run: fx.Interpreter, model: nn.Module) -
             if node.args[0] is not last:
                 return None
         elif node in tensors:
-            # Each operation must take the result of the one before it, first and alone.
+            # The result of the operation before must be the first argument, and the only tensor.
             if last not in tensors or node.args[:1] != (last,) or {*node.all_input_nodes} & tensors.keys() != {last}:
                 return None
             module = _module_of(node, model, tensors[last], tensors[node])
@@ -55,18 +52,18 @@ def _modules_of(traced: fx.GraphModule, run: fx.Interpreter, model: nn.Module) -
                 return None
             chain.append(module)
             last = node
-    if chain and isinstance(chain[-1], _LogSoftmax):  # the loss has one of its own
+    if chain and isinstance(chain[-1], _LogSoftmax):  # redundant, since the loss contains it
         chain.pop()
     return chain
 
 
 def _module_of(node: fx.Node, model: nn.Module, before: Tensor, value: Tensor) -> nn.Module | None:
-    """Return a module that does what a node does; None if there is none."""
+    """Return the module that is equivalent to a node; None if there is none."""
     if node.op == "call_module":
         return model.get_submodule(str(node.target))
     if node.target in _RELU:
         return nn.ReLU()
-    if node.target in _POOL and len(node.args) <= 5:  # further arguments have another order in the module
+    if node.target in _POOL and len(node.args) <= 5:  # further arguments are in another order in the module
         return nn.MaxPool2d(*node.args[1:], **node.kwargs)  # type: ignore[arg-type]
     if node.target in _RESHAPE and value.shape == (before.shape[0], before[0].numel()):
         return nn.Flatten()
@@ -76,4 +73,4 @@ def _module_of(node: fx.Node, model: nn.Module, before: Tensor, value: Tensor) -
 
 
 class _LogSoftmax(nn.Module):
-    """A log-softmax before the loss, whose own log-softmax makes it redundant; elsewhere it is not supported."""
+    """A log-softmax, which is supported only as the last operation."""

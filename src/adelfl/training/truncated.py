@@ -1,9 +1,8 @@
-"""Truncated backpropagation on a real clock: from the last layer until time is up, for any module.
+"""Truncated backpropagation on a real clock, from the last layer until time is up, for any module.
 
-A hook on each parameter runs when autograd has completed its gradient. When all parameters of a layer are complete,
-a function of the caller decides whether time is up; if so, an exception ends the backward pass, and the rest is not
-computed. Shortcuts, weights that are used twice and modules that are called twice need no special treatment: autograd
-adds up all uses before a gradient is complete.
+A hook on each parameter runs when autograd has completed its gradient. When all parameters of a layer are complete, a
+function of the caller decides whether time is up; if so, an exception ends the backward pass. Shortcuts, tied weights
+and modules that are called twice need no special treatment, since a gradient is complete only after all its uses.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from adelfl.training.layers import Layer, reached_from
 
 
 class Answer(Enum):
-    """A third answer of ``should_stop``, besides true and false."""
+    """A third result of ``should_stop``, besides true and false."""
 
     after_this = "this layer counts, and is the last"
 
 
 ShouldStop = Callable[[int], bool | Answer]
-"""Called with a layer's position (0 is the input side) when its gradient is complete; returns whether time is up."""
+"""Function that is called with the position of a complete layer (0 at the input), and returns whether time is up."""
 
 Loss = Callable[[nn.Module], Tensor]
-"""Runs the model on one batch and returns the mean loss, a scalar."""
+"""Function that runs the model on a batch and returns the mean loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +38,7 @@ class Partial:
     """Result of a truncated pass."""
 
     gradients: dict[str, Tensor] = field(repr=False)
-    """Gradients of the parameters of complete layers. A parameter that the loss does not depend on has none."""
+    """Gradients of the parameters of complete layers, without parameters that do not affect the loss."""
     depth: int
     """Number of complete layers, counted from the last."""
     loss: float
@@ -49,14 +48,13 @@ class Partial:
 
 
 class _TimeIsUp(Exception):
-    """Ends a backward pass; never leaves this module."""
+    """Ends a backward pass; used in this module only."""
 
 
 class Truncation:
-    """Truncated passes through one model; a context manager, so that hooks are set once for many passes.
+    """Truncated passes through one model, which do not change ``grad`` of the parameters.
 
-    Every pass leaves ``grad`` of the parameters as it was. Layers are as
-    :func:`~adelfl.training.layers.find_layers` returns them.
+    As a context manager, it sets hooks once for many passes.
     """
 
     def __init__(self, model: nn.Module, layers: tuple[Layer, ...]) -> None:
@@ -79,16 +77,11 @@ class Truncation:
             handle.remove()
 
     def backward(self, loss: Tensor, should_stop: ShouldStop) -> Partial:
-        """Backpropagate from a loss until time is up.
+        """Backpropagate from a scalar loss until time is up.
 
-        Parameters
-        ----------
-        loss : Tensor
-            A scalar that the model produced; its graph is used up.
-        should_stop : callable
-            Called once before the pass, with the number of layers, and then with the position of each layer that has
-            become complete, from the last to the first. True means that the layer came too late: it does not count, and
-            the pass ends. :attr:`Answer.after_this` ends the pass too, but the layer counts.
+        ``should_stop`` is called before the pass, with the number of layers, and then with the position of each
+        complete layer, from the last to the first. True means that the layer is too late: it does not count, and the
+        pass ends. :attr:`Answer.after_this` ends the pass too, but the layer counts.
         """
         value = float(loss.detach())
         self.loss, self.should_stop = loss, should_stop
@@ -101,7 +94,7 @@ class Truncation:
                 p.grad = None
             with suppress(_TimeIsUp):
                 loss.backward()  # type: ignore[no-untyped-call]
-                # What is still missing was not reached at all: the loss does not depend on it.
+                # The loss does not depend on the parameters that are still missing.
                 self.missing = [0] * len(self.layers)
                 self._advance()
             done = [name for layer in self.layers[len(self.layers) - self.depth :] for name in layer.parameters]
@@ -116,8 +109,8 @@ class Truncation:
         self.missing[l] -= 1
         current = len(self.layers) - 1 - self.depth
         if l < current and not self.looked:
-            # A layer was passed over, so the loss may not depend on all of it. Looking that up takes time, and is done
-            # only here, where it may matter.
+            # An earlier layer is done first, so the loss may not depend on all parameters of the current one. The
+            # search for these takes time, and is made only once, and only here.
             self.looked, reached = True, reached_from(self.loss)
             for k, own in enumerate(self.members):
                 self.missing[k] -= sum(id(p) not in reached for p in own)
@@ -141,12 +134,9 @@ def backward(loss: Tensor, model: nn.Module, layers: tuple[Layer, ...], should_s
 
 
 def check_truncation(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) -> None:
-    """Check on a copy of a model that it can be truncated, before the first round.
+    """Raise ConfigError if layers are not completed from the last to the first, or truncated gradients are wrong.
 
-    Raises
-    ------
-    ConfigError
-        If the layers do not become complete from the last to the first, or gradients would be wrong.
+    The check is made on copies of the model.
     """
     copied = deepcopy(model)
     copied.zero_grad()
@@ -171,7 +161,7 @@ def check_truncation(model: nn.Module, layers: tuple[Layer, ...], loss: Loss) ->
 
 
 def _seeded_loss(model: nn.Module, loss: Loss) -> Tensor:
-    """Return the loss with the same dropout masks every time, and restore torch's generator."""
+    """Return the loss with the same dropout masks in every call, and restore torch's generator."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return loss(model)

@@ -1,4 +1,4 @@
-"""The interface of engines: samples, the local work of a round, and the merged change that it comes to."""
+"""The interface of engines: samples, the local work of a round, and its merged change."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from adelfl.runtime.controls import Controls
 from adelfl.strategies.rounds import Progress
 from adelfl.training.layers import Layer
 
-_CACHED_BYTES = 16 << 20  # samples of this size stay in the processor's cache
+_CACHED_BYTES = 16 << 20  # samples of this size fit into the processor's cache
 
 
 class Samples:
     """All training samples: inputs (N, ...) and labels (N,).
 
-    Inputs are kept as a matrix. Selecting its rows takes a third of the time that a stack of images takes.
+    Rows are selected from a matrix of the inputs, in a third of the time that a stack of images would take.
     """
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
@@ -42,7 +42,7 @@ class Samples:
 
     @classmethod
     def of(cls, x: NDArray[Any], y: NDArray[Any], device: torch.device | None = None) -> Samples:
-        """Make tensors of arrays, on a device; in main memory the data is not copied."""
+        """Convert arrays to tensors on a device; on the CPU, the data is not copied."""
         return cls(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
 
     @property
@@ -56,13 +56,13 @@ class Samples:
         return self.inputs(index), labels
 
     def labelled(self, rows: Ints) -> tuple[Tensor, Tensor]:
-        """Return positions of samples as a tensor, for :meth:`inputs`, and their labels."""
+        """Return positions of samples as a tensor for :meth:`inputs`, and their labels."""
         return self.tensor(rows), self.tensor(self._labels[rows])
 
     def tensor(self, values: NDArray[Any]) -> Tensor:
-        """Return an array as a tensor on the device of the samples."""
+        """Convert an array to a tensor on the device of the samples."""
         tensor = torch.from_numpy(values)
-        return tensor.to(self.device) if self._elsewhere else tensor  # ``to`` takes time even if it does nothing
+        return tensor.to(self.device) if self._elsewhere else tensor  # ``to`` takes time even without effect
 
     def inputs(self, index: Tensor) -> Tensor:
         """Return inputs of some samples, in the given order."""
@@ -73,10 +73,10 @@ class Samples:
         return rows if len(self._shape) == 1 else rows.view(-1, *self._shape)
 
     def compact(self) -> Samples:
-        """Return samples that gather their rows from an 8-bit copy, if there is one; otherwise these samples.
+        """Return samples that select their rows from an 8-bit copy, in half the time, if that is exact and faster.
 
-        Gathering then takes half the time. There is a copy if all numbers are low + step · (0 … 255), as in scaled
-        images, up to a rounding error of 2⁻²² of the largest number.
+        The copy exists if all numbers are low + step · (0 … 255), as in scaled images, up to a rounding error of 2⁻²²
+        of the largest number.
         """
         if self._elsewhere or self.x.dtype != torch.float32 or self.x.nbytes <= _CACHED_BYTES:
             return self
@@ -97,12 +97,12 @@ class _Bytes:
     step: float
 
     last: ClassVar[tuple[Tensor, _Bytes | None]] = torch.empty(0), None
-    """Checksums of the rows of the last samples, and their copy, which another run on the same data uses again."""
+    """Checksums of the rows of the last samples, and their copy, which the next run on the same data reuses."""
 
     @classmethod
     @torch.no_grad()
     def of(cls, x: Tensor) -> _Bytes | None:
-        """Return the copy of samples; None if they cannot be reconstructed from it."""
+        """Return an 8-bit copy of samples, or None if they cannot be reconstructed from it."""
         low, high = x.aminmax()
         copied = cls(torch.empty(x.shape, dtype=torch.uint8), low, float(high - low) / 255)
         rounding, rows = 2.0**-22 * max(-float(low), float(high)), max(1, (1 << 16) // x.shape[1])
@@ -113,7 +113,7 @@ class _Bytes:
         return copied
 
     def numbers(self, rows: Tensor) -> Tensor:
-        """Return some rows of bytes as the numbers that they stand for."""
+        """Return the numbers that rows of bytes represent."""
         numbers = rows.float()
         return torch.add(self.low, numbers, alpha=self.step, out=numbers)
 
@@ -129,33 +129,33 @@ class RoundWork:
     A: Floats
     """Weights of the merge, shape (U, L)."""
     progress: Progress
-    """Layers that each device completes."""
+    """Layers that each device finishes."""
     eta: float
     """Learning rate."""
     width: Floats | None = None
     """HeteroFL's widths, shape (U,)."""
     mask_seeds: Ints | None = None
-    """Seeds of what the model draws on each device (dropout), shape (U,); None leaves torch's generators alone."""
+    """Seeds of the model's random numbers on each device (dropout), shape (U,); None for torch's global state."""
     senders: Ints | None = None
-    """Numbers of each task and its device, for a lossy codec and for control variates, shape (U, 2)."""
+    """Numbers of each task and its device, for lossy codecs and control variates, shape (U, 2)."""
     proximal: float = 0.0
     """μ of the proximal term μ (w_u − w), which is added to gradients."""
     controls: Floats | None = None
-    """How much a change of each device's control variate moves the server's, shape (U,); None without them."""
+    """Weight of the change of each device's control variate in the server's, shape (U,); None without them."""
 
     @cached_property
     def contributes(self) -> Bools:
-        """Whether device u adds anything to the merge, shape (U,)."""
+        """Whether device u contributes to the merge, shape (U,)."""
         some: Bools = (self.progress.z > 0) & self.A.any(axis=1)
         return some
 
     @cached_property
     def starts(self) -> Ints:
-        """Position of each device's first row, and the number of rows, shape (U + 1,)."""
+        """Position of each device's first row, and the number of all rows, shape (U + 1,)."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
     def deepest_first(self) -> RoundWork:
-        """Return the work of the devices that contribute, sorted by depth."""
+        """Return the work of the contributors, sorted by depth."""
         z = self.progress.z
         if z.size and z[-1] > 0 and (z[1:] <= z[:-1]).all() and self.A.all():
             return self  # the common case without stragglers
@@ -182,7 +182,7 @@ class RoundWork:
 
 
 def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
-    """Join the work of devices that start from the same weights, with the same rate and proximal term."""
+    """Join the work of devices with the same rate and proximal term."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -190,7 +190,7 @@ def joined_work(parts: Sequence[RoundWork]) -> RoundWork:
     steps = np.concatenate([np.broadcast_to(w.progress.local_iterations, w.sizes.shape) for w in parts])
     own: dict[str, Any] = {key: np.concatenate([getattr(w, key) for w in parts]) for key in first._per_device()}
     most = max(len(w.rows) for w in parts)
-    padded = [w.rows + (most - len(w.rows)) * w.rows[:1] for w in parts]  # rows of steps that no device does
+    padded = [w.rows + (most - len(w.rows)) * w.rows[:1] for w in parts]  # the added rows are not used
     rows = tuple(np.concatenate(same) for same in zip(*padded, strict=True))
     return replace(first, rows=rows, progress=Progress(z, first.progress.layers, steps), **own)
 
@@ -200,10 +200,10 @@ NOTHING = Change({})
 
 
 class Engine(ABC):
-    """Computes what the devices of a round would send, merged; reads the model's weights and does not change them.
+    """Computes the merged change of a round from the weights of a model, which it does not change.
 
-    Weight decay and momentum are those of the local steps. ``uploads`` is a lossy codec, through which the update of
-    each device goes, and ``controls`` holds the control variates of the devices.
+    Weight decay and momentum are those of the local steps. ``uploads`` encodes the updates with a lossy codec, and
+    ``controls`` holds the control variates.
     """
 
     name: str
@@ -229,13 +229,13 @@ class Engine(ABC):
         """Do the local work of a round and merge it."""
 
     def prepare(self, work: RoundWork) -> Callable[[], Change]:
-        """Do what can be done before the round's weights are known; calling the result does the rest."""
+        """Prepare a round as far as its weights are not needed; the returned function does the rest."""
         return partial(self.run, work)
 
     def run_apart(self, works: Sequence[RoundWork], starts: Sequence[Mapping[str, Tensor]]) -> Change:
-        """Do local work that starts from other weights than the model's, and merge it; ``works[i]`` from ``starts[i]``.
+        """Do local work that starts from several weights, ``works[i]`` from ``starts[i]``, and merge it.
 
-        Here work that starts alike is done together, with the weights in the model for a while.
+        By default, work with the same start is done together, while the model has these weights.
         """
         groups: dict[tuple[int, float, float], list[int]] = {}
         for k, work in enumerate(works):
@@ -243,9 +243,9 @@ class Engine(ABC):
                 groups.setdefault((id(starts[k]), work.eta, work.proximal), []).append(k)
         total: dict[str, Tensor] = {}
         losses, devices = 0.0, 0
-        for alike in groups.values():
-            joined = joined_work([works[k] for k in alike])
-            with with_weights(self.parameters, starts[alike[0]]), torch.enable_grad():
+        for same in groups.values():
+            joined = joined_work([works[k] for k in same])
+            with with_weights(self.parameters, starts[same[0]]), torch.enable_grad():
                 change = self.run(joined)
             number = int(joined.contributes.sum())
             losses, devices = losses + change.loss * number, devices + number
@@ -256,7 +256,7 @@ class Engine(ABC):
 
 @contextmanager
 def with_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Give the parameters of a model other weights for a while."""
+    """Return a context in which the parameters of a model have other weights."""
     with torch.no_grad():
         before = {name: p.clone() for name, p in parameters.items()}
         for name, p in parameters.items():
@@ -270,15 +270,15 @@ def with_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]
 
 
 class Stateless:
-    """A model as a function of its weights and buffers; its own values stay as they are.
+    """A model as a function of its weights and buffers, which does not change the model's own values.
 
-    ``torch.func.functional_call`` alone leaves a module that stands in two places with the weights of the last call.
+    ``torch.func.functional_call`` alone changes the weights of a module that is used in two places.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         name_of = {id(value): name for name, value in chain(model.named_parameters(), model.named_buffers())}
-        # One entry for each module that has the value, which may be more than the value has names.
+        # A tied value has one entry for each module that has it.
         self.places = [
             (f"{prefix}.{key}" if prefix else key, name_of[id(value)])
             for prefix, module in model.named_modules()
