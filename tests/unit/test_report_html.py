@@ -550,7 +550,7 @@ def test_what_a_pattern_matches_besides_runs_is_passed_over(tmp_path):
     (tmp_path / "runs" / "accuracy.png").write_bytes(b"a picture")
     answer = typed("report", *sorted((tmp_path / "runs").glob("*")), "-o", tmp_path / "r.html")
     assert answer.code == 0
-    assert answer.err == f"note: {tmp_path / 'runs' / 'accuracy.png'}: no run there, passed over\n"
+    assert answer.err == f"note: {tmp_path / 'runs' / 'accuracy.png'}: contains no runs, skipped\n"
 
 
 def test_more_strategies_than_anybody_can_tell_apart_are_refused(tmp_path):

@@ -412,7 +412,7 @@ def test_listed_devices_are_the_fleet_and_another_one_beside_them_is_refused(tmp
     assert given_fleet(load_run(file)).size == 4
     load_run(file, ["fleet.dropout=0.1"])
     for change in ("fleet.devices=500", "fleet.kind=phones", "fleet.file=other.csv"):
-        with pytest.raises(ConfigError, match=r"listed.toml: fleet\..*the fleet is that of the \[\[device\]\] entries"):
+        with pytest.raises(ConfigError, match=r"listed.toml: fleet\..*the \[\[device\]\] entries define the fleet"):
             load_run(file, [change])
 
 

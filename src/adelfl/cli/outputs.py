@@ -17,28 +17,28 @@ def report(
         Path | None, typer.Option(metavar="FOLDER", help="Also write each figure to this folder, as PNG and PDF.")
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page about a run, or about several side by side."""
+    """Write one self-contained HTML page that shows one run, or compares several."""
     from adelfl.report.groups import gather
     from adelfl.report.html import write_report
 
     gathered = gather(runs)
     write_report(gathered, out, figures)
     for place in gathered.empty:
-        typer.echo(f"note: {place}: no run there, passed over", err=True)
+        typer.echo(f"note: {place}: contains no runs, skipped", err=True)
     for folder, reason in gathered.unused.items():
         typer.echo(f"warning: {folder}: {reason}", err=True)
     typer.echo(f"Report: {out}" + (f"   Figures: {figures}" if figures is not None else ""))
 
 
 def export(runs: Runs) -> None:
-    """Write rounds.csv into the folder of each run, finished or not: a line per round."""
+    """Write rounds.csv, with a line per round, into the folder of each run, finished or not."""
     from adelfl.errors import AdelError
     from adelfl.export import export_csv
     from adelfl.records.reader import run_folders
 
     folders, empty = run_folders(runs)
     for place in empty:
-        typer.echo(f"note: {place}: no run there, passed over", err=True)
+        typer.echo(f"note: {place}: contains no runs, skipped", err=True)
     failed = False
     for folder in folders:
         try:

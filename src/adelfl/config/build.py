@@ -1,4 +1,4 @@
-"""Builds an experiment from a configuration: data, partition, model, layers, fleet, strategy."""
+"""Build an experiment from a configuration: data, partition, model, layers, fleet, strategy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def build_experiment(config: RunFile) -> Experiment:
         problem = with_local_work(problem, rounds=rounds, steps=steps)
     kind = find_strategy(config.strategy.name)
     check_options(kind, config.strategy.options)
-    with users_code(f"strategy {config.strategy.name} cannot be made"):
+    with users_code(f"strategy {config.strategy.name} cannot be created"):
         strategy = kind(problem, **config.strategy.options)
     return Experiment(
         dataset=dataset,
@@ -98,16 +98,16 @@ def build_experiment(config: RunFile) -> Experiment:
 
 
 def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
-    """Return the latency model: the paper's, that of [latency], or a user's."""
+    """Return the paper's latency model, the one described in [latency], or a user's."""
     from adelfl.latency import Exponential, Latency, Law
     from adelfl.training.costs import layer_costs, layer_sizes
 
     section = config.latency
     if config.fleet.latency is not None:
-        own: LatencyModel = call_factory("fleet.latency", config.fleet.latency)
-        if missing := [name for name in ("layer_times", "upload_times", "delivery") if not hasattr(own, name)]:
-            raise ConfigError(f"fleet.latency: {config.fleet.latency} has no method {', '.join(missing)}")
-        return own
+        users: LatencyModel = call_factory("fleet.latency", config.fleet.latency)
+        if missing := [name for name in ("layer_times", "upload_times", "delivery") if not hasattr(users, name)]:
+            raise ConfigError(f"fleet.latency: {config.fleet.latency} has no method {', '.join(missing)}; add it")
+        return users
     costs = section.costs
     if isinstance(costs, str):
         import torch
@@ -167,13 +167,13 @@ def _model(section: ModelSection, dataset: Dataset, seed: int) -> nn.Module:
 
 
 def budget_for(section: TrainingSection, fleet: Fleet, layers: int) -> float:
-    """Return the time budget: the given one, or that in which a fleet finishes the given share of its layers."""
+    """Return the time budget: the given one, or the one in which a fleet finishes the given share of its layers."""
     from adelfl.theory.participation import deadline_for_depth
 
     if section.budget is not None:
         return section.budget_share * section.budget
     assert section.depth is not None
-    assert section.rounds != "auto" != section.local_iterations  # which load_run refuses together with depth
+    assert section.rounds != "auto" != section.local_iterations  # load_run rejects "auto" together with depth
     steps = layers * section.local_iterations
     batch = section.batch + fleet.overhead_of()
     deadline = deadline_for_depth(section.depth, steps, fleet.compute, fleet.upload, batch, fleet.count)

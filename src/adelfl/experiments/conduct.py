@@ -18,7 +18,7 @@ import numpy as np
 from adelfl.errors import AdelError, InfeasibleBudgetError
 from adelfl.experiments.results import CHANCE, CURVE, StudyResults, StudyRun, Trial
 from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
-from adelfl.pools import Where, run_all
+from adelfl.pools import run_all
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 from adelfl.report.comparison import curve_of
@@ -40,7 +40,7 @@ class Setup:
     workers: int = 1  # runs at a time
     more: tuple[str, ...] = ()  # changes to every setting, such as ``engine.device=cuda``
     earlier: StudyResults | None = field(default=None, repr=False)  # what is not computed again
-    on: Where = "here"
+    on: str = "here"  # or "ray"
 
 
 class Watch(Protocol):
