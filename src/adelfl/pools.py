@@ -142,9 +142,7 @@ def _ray() -> _Pool:
 def _run_on_node(job: RunJob) -> RunResult | AdelError:
     """Run a job on a machine of a cluster; wait until the job's previous process has ended."""
     if not job.folder.parent.is_dir():
-        return ConfigError(
-            f"{job.folder.parent}: does not exist on {platform.node()}; use a folder that all machines share"
-        )
+        return ConfigError(f"{job.folder.parent}: does not exist on {platform.node()}; use a shared folder")
     clock = RealClock()
     while True:
         try:

@@ -73,9 +73,7 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
     if record.info.clock == "real":
         raise ConfigError(f"{folder}: this run was recorded on Flower; start its ServerApp again to continue it")
     if record.info.made_by == MADE_BY:
-        raise ConfigError(
-            f"{folder}: this run was started in Python; call simulate(experiment, record=...) again to continue it"
-        )
+        raise ConfigError(f"{folder}: this run was started in Python; call simulate(experiment, record=...) again")
     run_file = _config_of(record.info, folder)
     settle(run_file.engine.threads)
     experiment = build_experiment(run_file)

@@ -67,7 +67,7 @@ def test_what_reads_records_reads_it(tmp_path, monkeypatch):
     listed = typed("list", runs)
     assert listed.code == 0
     assert "salf" in listed.out
-    assert "simulate(experiment, record=...) goes on" in listed.out
+    assert "call simulate(experiment, record=...) again" in listed.out
     for command in (("show", runs / "salf"), ("export", runs / "salf")):
         found = typed(*command)
         assert found.code == 0, found.err

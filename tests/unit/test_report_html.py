@@ -441,7 +441,7 @@ def test_refused_updates_are_counted_by_reason(tmp_path):
     assert read_run(tmp_path / "runs" / "a").refused == {
         "not finite": 3,
         "late": 4,
-        "round given up: too few updates": 1,
+        "abandoned round: too few updates": 1,
     }
     text = written(tmp_path / "runs", tmp_path / "r.html")
     section = text[text.index('id="refused"') : text.index('id="configuration"')]

@@ -18,9 +18,7 @@ _MIN_TOKEN = 16
 
 def dashboard(
     root: Annotated[Path, typer.Argument(metavar="[RUNS]", help="Folder with runs.")] = Path("runs"),
-    host: Annotated[str, typer.Option(help="Address to listen on; any other than 127.0.0.1 needs a token.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="Address to listen on; any but 127.0.0.1 needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 8765,
     token: Annotated[
         str | None,

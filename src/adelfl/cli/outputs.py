@@ -13,9 +13,7 @@ Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of r
 def report(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
-    figures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Also write each figure to this folder, as PNG and PDF.")
-    ] = None,
+    figures: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder for the figures, PNG and PDF.")] = None,
 ) -> None:
     """Write one self-contained HTML page that shows one run, or compares several."""
     from adelfl.report.groups import gather

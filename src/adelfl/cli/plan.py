@@ -31,7 +31,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this file (.png, .pdf, .svg).")] = None,
     method: Annotated[
-        str, typer.Option(metavar="exact|trust-region", help="Solver of the paper's objective; exact is faster.")
+        str, typer.Option(metavar="exact|trust-region", help="Solver for the paper's objective; exact is faster.")
     ] = "exact",
     objective: Annotated[
         str, typer.Option(metavar="tight|paper", help="Minimise the noise of the rounds, or the paper's bound.")
@@ -112,21 +112,13 @@ def _plan_json(solution: Solution) -> dict[str, Any]:
     return {
         "groups": [{"name": fleet.name(i), "count": int(n)} for i, n in enumerate(fleet.count)],
         "deadlines": schedule.deadlines.tolist(),
-        "objective": solution.objective,
         "m": solution.m if isinstance(solution.m, float) else solution.m.tolist(),
         "batch_sizes": schedule.batch_sizes().tolist(),
         "p_empty": schedule.p_empty_bound.tolist(),
-        "bound": solution.bound,
-        "excess": solution.excess,
+        "expected_depth": schedule.expected_depth().tolist(),
         "uniform_excess": solution.uniform.excess,
         "uniform_m": solution.uniform.m,
-        "expected_depth": schedule.expected_depth().tolist(),
-        "binding": list(solution.binding),
         "sitting_out": [{"name": s.name, "count": s.count, "reason": s.reason} for s in solution.sitting_out],
-        "outcome": solution.outcome,
-        "advice": solution.advice,
-        "warnings": list(solution.warnings),
-        "grouping_error": solution.grouping_error,
-        "method": solution.method,
-        "seconds": solution.seconds,
+        **{key: getattr(solution, key) for key in ("bound", "excess", "binding", "outcome", "advice", "warnings")},
+        **{key: getattr(solution, key) for key in ("objective", "method", "grouping_error", "seconds")},
     }

@@ -135,9 +135,7 @@ def _check_out(path: Path, name: str) -> None:
         return
     devices = read_toml(path).get("device", [])
     if any(isinstance(device, dict) and device.get("name") == name for device in devices):
-        raise ConfigError(
-            f"--out {path}: already has a device named {name!r}; choose another --name, or remove that entry"
-        )
+        raise ConfigError(f"--out {path}: already has a device named {name!r}; choose another --name, or remove it")
     try:
         parse_toml(f"{path.read_text(encoding='utf-8-sig')}\n[[device]]\n")
     except ValueError:

@@ -39,19 +39,13 @@ def reproduce(
     on: On = Where.here,
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and figures.")] = Path("results"),
-    runs: Annotated[Path, typer.Option(help="Folder for the runs; finished runs in it are not repeated.")] = Path(
-        "runs/reproduce"
-    ),
+    runs: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/reproduce"),
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="section.key=value", help="Change every run, such as engine.device=cuda."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Skip runs whose results are already in the tables in --out.")
-    ] = False,
-    summary: Annotated[
-        bool, typer.Option("--summary", help="Run nothing; summarise the results in the tables in --out.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip runs whose results are already in --out.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Run nothing; summarise the results in --out.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Run studies, such as the paper's experiments, and report which claims hold.
@@ -113,8 +107,8 @@ def _find(name: str, scale: str) -> list[Study]:
     """Return a user's study by its import path, or studies by a name that the package ``studies`` knows."""
     if ":" not in name and find_spec("studies") is None:
         raise ConfigError(
-            f"study {name!r}: the working directory has no package named studies; run this command in a clone of "
-            "adelfl's repository, or give a study of your own as package.module:STUDY"
+            f"study {name!r}: there is no package named studies here; run this in a clone of adelfl's repository, or "
+            "give a study of your own as package.module:STUDY"
         )
     if ":" not in name:
         studies: list[Study] = import_object("NAME", "studies:find_studies")(name, scale)

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 Config = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Experiment file; by default the bundled experiment.")
 ]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change a key of the file; repeatable.")
-]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change a setting.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with mnist/ and cifar10/ parquet files.")]
 
 
@@ -139,9 +137,7 @@ def compare(
         raise ConfigError("--strategies: give each strategy once")
     for change in changes or ():
         if change.startswith(("strategy.", "training.seed")):
-            raise ConfigError(
-                f"--set {change}: compare sets strategies and seeds itself; use --strategies and --first-seed"
-            )
+            raise ConfigError(f"--set {change}: cannot be set here; use --strategies and --first-seed")
     folder = out or default_folder(run_file, Path("runs"))
     jobs_to_do = jobs_of(run_file, names, seeds, first_seed, folder, fresh)
     for job in jobs_to_do[: len(names)]:  # the first seed's runs: errors appear before any run starts

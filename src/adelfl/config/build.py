@@ -49,22 +49,21 @@ def build_experiment(config: RunFile) -> Experiment:
     share = find_codec(t.codec).relative_size(dict(model.named_parameters()))
     believed = misjudged(fleet, config.fleet.misjudged, config.fleet.misjudged_each, seed)
     budget = budget_for(t, fleet, len(layers))
+    rounds, steps = (None if n == "auto" else n for n in (t.rounds, t.local_iterations))
     problem = Problem(
         fleet=believed if share == 1.0 else replace(believed, upload=believed.upload * share),
         layers=len(layers),
-        rounds=1 if t.rounds == "auto" else t.rounds,
+        rounds=rounds or 1,
         budget=budget,
         batch=t.batch,
         learning_rate=config.learning_rate.build(),
         constants=config.constants.build() if config.constants else _estimated(model, layers, dataset, partition, seed),
         cohort=t.cohort,
-        local_iterations=1 if t.local_iterations == "auto" else t.local_iterations,
+        local_iterations=steps or 1,
         latency=latency if config.latency.known else Exponential(),
         samples=None if t.oversample else partition.sizes,
     )
-    if "auto" in (t.rounds, t.local_iterations):
-        rounds, steps = (None if n == "auto" else n for n in (t.rounds, t.local_iterations))
-        problem = with_local_work(problem, rounds=rounds, steps=steps)
+    problem = with_local_work(problem, rounds=rounds, steps=steps)
     kind = find_strategy(config.strategy.name)
     check_options(kind, config.strategy.options)
     with users_code(f"strategy {config.strategy.name} cannot be created"):

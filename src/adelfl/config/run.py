@@ -65,9 +65,7 @@ class DataSection(Section):
     @classmethod
     def _known_or_path(cls, value: str) -> str:
         if value not in ("iid", "dirichlet", "users") and ":" not in value:
-            raise PydanticCustomError(
-                "partition", "must be 'iid', 'dirichlet', 'users' or an import path package.module:function"
-            )
+            raise PydanticCustomError("partition", "must be 'iid', 'dirichlet', 'users' or package.module:function")
         return value
 
     @model_validator(mode="after")

@@ -121,9 +121,7 @@ class Dataset:
 
         Every sample is read once: a random transform is applied once, not once per epoch.
         """
-        (x_train, y_train), (x_test, y_test) = (
-            _gather(f"{name}: {s}", d) for s, d in (("train", train), ("test", test))
-        )
+        (x_train, y_train), (x_test, y_test) = _gather(f"{name}: train", train), _gather(f"{name}: test", test)
         return cls.from_arrays(x_train, y_train, x_test, y_test, name=name, classes=classes, class_names=class_names)
 
 
@@ -175,9 +173,7 @@ def load_dataset(name: str, data_dir: str | Path | None = None, cache_dir: str |
     if name == "digits":
         return _load_digits()
     if name not in _SOURCES:
-        raise ConfigError(
-            f"there is no data set {name!r}; allowed are {', '.join(DATASETS)}; for other data, use Dataset.from_arrays"
-        )
+        raise ConfigError(f"no data set {name!r}; allowed are {', '.join(DATASETS)}; or use Dataset.from_arrays")
     arrays = load_images(_SOURCES[name], data_dir, cache_dir)
     return _images(name, arrays, 255, _SOURCES[name].class_names)
 

@@ -87,11 +87,8 @@ class Partition:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Partition):
             return NotImplemented
-        return (
-            self.samples == other.samples
-            and np.array_equal(self.offsets, other.offsets)
-            and np.array_equal(self.indices, other.indices)
-        )
+        names = ("samples", "offsets", "indices")
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -88,9 +88,8 @@ def conduct(
 
 def _places(study: Study) -> list[tuple[Cell, str]]:
     """Return each cell with each strategy that is run in it, as the study lists them."""
-    return [
-        (cell, word) for cell in study.cells for word in study.strategies_of(cell) if study.home(cell, word) is cell
-    ]
+    pairs = ((cell, word) for cell in study.cells for word in study.strategies_of(cell))
+    return [(cell, word) for cell, word in pairs if study.home(cell, word) is cell]
 
 
 def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
@@ -145,10 +144,8 @@ def _best_first(trials: list[Trial]) -> list[Point]:
 
     A run that broke down counts as accuracy 0; of equal ones the smaller rate comes first.
     """
-    accuracies = {
-        point: np.nan_to_num([t.accuracy for t in trials if t.point == point])
-        for point in sorted({t.point for t in trials})
-    }
+    points = sorted({t.point for t in trials})
+    accuracies = {point: np.nan_to_num([t.accuracy for t in trials if t.point == point]) for point in points}
     most = max(map(len, accuracies.values()))
     finalists = {point: float(values.mean()) for point, values in accuracies.items() if len(values) == most}
     return sorted(finalists, key=finalists.__getitem__, reverse=True)

@@ -185,15 +185,6 @@ class RunInfo(_Json):
         options: Mapping[str, Any] = self._section("strategy").get("options", {})
         return options
 
-    def flat_config(self) -> dict[str, Any]:
-        """Return the configuration by dotted keys."""
-
-        def flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-            inner = (flat(v, f"{prefix}{k}.") if isinstance(v, Mapping) else {prefix + k: v} for k, v in values.items())
-            return {key: value for part in inner for key, value in part.items()}
-
-        return flat(self.config, "")
-
     @property
     def local_iterations(self) -> int:
         """Local steps per round, E."""

@@ -116,9 +116,7 @@ class RunWriter:
         for name, end in ends.items():
             file = self._files.get(name)
             if (0 if file is None else file.seek(0, os.SEEK_END)) < end:
-                raise ConfigError(
-                    f"{self.folder}: {name}.jsonl is shorter than the checkpoint states; remove this run and repeat it"
-                )
+                raise ConfigError(f"{self.folder}: {name}.jsonl is shorter than the checkpoint states; repeat this run")
             if file is not None:
                 file.truncate(end)
         return checkpoint
@@ -206,6 +204,5 @@ def discard(folder: Path) -> None:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of the packages that influence the last bits of a run's results."""
-    return {"python": platform.python_version()} | {
-        name: version(name) for name in ("adelfl", "numpy", "scipy", "torch")
-    }
+    packages = ("adelfl", "numpy", "scipy", "torch")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}
