@@ -41,14 +41,12 @@ def run_all(
     ``on`` is "here", where ``workers`` runs are computed at a time, or "ray", where the cluster's processors set their
     number. ``report`` is called with a job and each of its rows that has an accuracy.
     """
-    if on == "here" and (workers <= 1 or len(jobs) <= 1):
+    if not jobs or (on == "here" and min(workers, len(jobs)) <= 1):
         for job in jobs:
             try:
                 yield job, run_job(job, lambda row, job=job: report(job, row))  # type: ignore[misc]
             except AdelError as error:
                 yield job, error
-        return
-    if not jobs:
         return
     tails = {job: RowTail(job.folder / "rounds.jsonl") for job in jobs}
     for tail in tails.values():

@@ -534,7 +534,7 @@ def test_a_partition_by_import_path_is_fingerprinted_and_its_mistakes_are_one_se
         "data.partition=test_run_config:no_positions": "data.partition|partition: device #1 must hold",
         "data.partition=test_run_config:missing": "data.partition: .*cannot be imported",
         "data.partition=test_run_config:by_user": "set fleet.devices to 12",
-        "data.partition=natural": "must be 'iid', 'dirichlet', 'users' or an import path .*, not 'natural'",
+        "data.partition=natural": "must be 'iid', 'dirichlet', 'users' or package.module:function, not 'natural'",
     }.items():
         with pytest.raises(ConfigError, match=sentence):
             build_data(load_run(None, [change]))

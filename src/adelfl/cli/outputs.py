@@ -37,12 +37,11 @@ def export(runs: Runs) -> None:
     folders, empty = run_folders(runs)
     for place in empty:
         typer.echo(f"note: {place}: contains no runs, skipped", err=True)
-    failed = False
+    code = 0
     for folder in folders:
         try:
             typer.echo(f"{folder}: {export_csv(folder)}")
         except AdelError as error:
-            failed = True
+            code = 2
             typer.echo(f"error: {error}", err=True)
-    if failed:
-        raise typer.Exit(2)
+    raise typer.Exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -169,9 +170,7 @@ def first_mistake(file: type[Section], invalid: ValidationError) -> str:
 
 def _is_branch(part: str | int) -> bool:
     """Return whether a part of pydantic's path names a branch of a union."""
-    return isinstance(part, str) and (
-        part.startswith(("constrained-", "list[", "literal[")) or part in ("float", "int")
-    )
+    return isinstance(part, str) and re.match(r"constrained-|list\[|literal\[|(float|int)$", part) is not None
 
 
 def _allowed(file: type[Section], path: list[Any]) -> list[str]:

@@ -110,12 +110,11 @@ class RunIndex:
 
     def row(self, name: str, number: int) -> dict[str, Any] | None:
         """Return the details of one round; None if there is no such round."""
-        with self.lock:
+        with self.lock, suppress(AdelError):  # the file may have changed since it was read
             tail = self.tail(name)
-            with suppress(AdelError):  # the file may have changed since it was read
-                row = None if tail is None else tail.row(number)
-                return None if row is None else _details(row)
-            return None
+            row = None if tail is None else tail.row(number)
+            return None if row is None else _details(row)
+        return None
 
 
 def _card(name: str, folder: Path, changed: float) -> Card:

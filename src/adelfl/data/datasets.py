@@ -18,11 +18,8 @@ from adelfl.errors import ConfigError
 _DIGITS = tuple("0123456789")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _SOURCES = {
-    source.name: source
-    for source in (
-        Source("mnist", "ylecun/mnist", (1, 28, 28), _DIGITS),
-        Source("cifar10", "uoft-cs/cifar10", (3, 32, 32), _CIFAR10),
-    )
+    "mnist": Source("mnist", "ylecun/mnist", (1, 28, 28), _DIGITS),
+    "cifar10": Source("cifar10", "uoft-cs/cifar10", (3, 32, 32), _CIFAR10),
 }
 
 DATASETS = ("digits", *_SOURCES)
@@ -72,11 +69,8 @@ class Dataset:
                 raise ConfigError(f"{self.name}: labels y_{split} must be 0 to {self.classes - 1}, not {wrong}")
         if self.users is not None and self.users.shape != self.y_train.shape:
             raise ConfigError(f"{self.name}: users must be one per training sample, not shape {self.users.shape}")
-        if self.x_train.shape[1:] != self.x_test.shape[1:]:
-            raise ConfigError(
-                f"{self.name}: training and test samples must have one shape, "
-                f"not {self.x_train.shape[1:]} and {self.x_test.shape[1:]}"
-            )
+        if (train := self.x_train.shape[1:]) != (test := self.x_test.shape[1:]):
+            raise ConfigError(f"{self.name}: training and test samples must have one shape, not {train} and {test}")
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -171,17 +165,13 @@ def load_dataset(name: str, data_dir: str | Path | None = None, cache_dir: str |
         Folder for decoded images; by default $ADELFL_CACHE, or ~/.cache/adelfl.
     """
     if name == "digits":
-        return _load_digits()
+        # The split is stored in the file, since NumPy does not guarantee the same random draws in later versions.
+        with (files("adelfl.data") / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return _images("digits", dict(archive), 16, _DIGITS)
     if name not in _SOURCES:
-        raise ConfigError(f"no data set {name!r}; allowed are {', '.join(DATASETS)}; or use Dataset.from_arrays")
+        raise ConfigError(f"there is no data set {name!r}; allowed are {', '.join(DATASETS)}; see Dataset.from_arrays")
     arrays = load_images(_SOURCES[name], data_dir, cache_dir)
     return _images(name, arrays, 255, _SOURCES[name].class_names)
-
-
-def _load_digits() -> Dataset:
-    # The split is stored in the file, since NumPy does not guarantee the same random draws in later versions.
-    with (files("adelfl.data") / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        return _images("digits", dict(archive), 16, _DIGITS)
 
 
 def _images(name: str, arrays: dict[str, NDArray[Any]], top: int, class_names: tuple[str, ...]) -> Dataset:

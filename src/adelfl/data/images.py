@@ -159,10 +159,8 @@ def _files_of(folder: Path, split: str) -> list[Path]:
     numbers = {(int(m[1]), int(m[2])) for m in shards if m}
     for _, total in numbers:
         if missing := [i for i in range(total) if (i, total) not in numbers]:
-            raise ConfigError(
-                f"{paths[0].parent}: shard {missing[0]:05d}-of-{total:05d} is missing beside {paths[0].name}; "
-                "download the complete set"
-            )
+            shard = f"{missing[0]:05d}-of-{total:05d}"
+            raise ConfigError(f"{paths[0].parent}: shard {shard} is missing; download the complete data set")
     return paths
 
 

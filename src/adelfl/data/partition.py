@@ -45,10 +45,7 @@ class Partition:
         if self.offsets.size < 2:
             raise ConfigError("partition: there must be at least one device")
         if self.offsets[0] != 0 or self.offsets[-1] != self.indices.size:
-            raise ConfigError(
-                f"partition: offsets must run from 0 to {self.indices.size}, the number of indices, "
-                f"not from {self.offsets[0]} to {self.offsets[-1]}"
-            )
+            raise ConfigError(f"partition: offsets must run from 0 to the number of indices, {self.indices.size}")
         if (empty := np.flatnonzero(np.diff(self.offsets) < 1)).size:
             raise ConfigError(f"partition: device #{empty[0] + 1} holds no samples; each needs at least one")
         wrong = (self.indices < 0) | (self.indices >= self.samples)

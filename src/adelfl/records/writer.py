@@ -116,7 +116,7 @@ class RunWriter:
         for name, end in ends.items():
             file = self._files.get(name)
             if (0 if file is None else file.seek(0, os.SEEK_END)) < end:
-                raise ConfigError(f"{self.folder}: {name}.jsonl is shorter than the checkpoint states; repeat this run")
+                raise ConfigError(f"{self.folder}: {name}.jsonl is shorter than the checkpoint says; repeat this run")
             if file is not None:
                 file.truncate(end)
         return checkpoint

@@ -28,11 +28,6 @@ class Group(Contender):
     colour: str
     line: str
 
-    @property
-    def line_name(self) -> str:
-        """The line style's name in CSS."""
-        return {"-": "solid", ":": "dotted"}.get(self.line, "dashed")
-
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
@@ -70,10 +65,7 @@ def gather(places: Sequence[Path]) -> Gathered:
         raise ConfigError(f"{folder}: cannot be read{more}: {reason}")
     by_label = _by_label(_without_duplicates(runs, unused))
     if len(by_label) > MOST_GROUPS:
-        raise ConfigError(
-            f"these runs are of {len(by_label)} strategies or configurations; a report compares up to {MOST_GROUPS}, "
-            "so give fewer folders"
-        )
+        raise ConfigError(f"{len(by_label)} strategies or configurations are too many; give at most {MOST_GROUPS}")
     return Gathered(_groups(by_label), runs, unused, empty)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -75,13 +75,8 @@ def check_picture(path: Path) -> None:
     allowed = sorted(FigureCanvasBase.get_supported_filetypes())
     if path.suffix.lstrip(".").lower() not in allowed:
         raise ConfigError(f"{path}: the name of a figure must end in one of {', '.join(allowed)}")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            reason = "it is a folder" if path.is_dir() else ""
-    except OSError as error:
-        reason = str(error.strerror) if path.parent.is_dir() else f"there is no folder {path.parent}"
-    if reason:
-        raise ConfigError(f"{path}: cannot be written ({reason})")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{path}: cannot be written; give a file name in a folder that exists and is writable")
 
 
 def save(fig: Figure, path: Path, dpi: int = 150) -> None:

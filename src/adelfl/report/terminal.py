@@ -92,11 +92,9 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
     _print_whole(table, console)
     _print_groups(solution, console)
     console.print(escape(solution.outcome), soft_wrap=True)
-    shown = solution.sitting_out[:5]
-    for s in shown:
+    for s in solution.sitting_out[:5]:
         console.print(f"[red]sits out[/red]: {escape(s.name)} (× {s.count}): {s.reason}", soft_wrap=True)
-    if len(solution.sitting_out) > len(shown):
-        rest = solution.sitting_out[len(shown) :]
+    if rest := solution.sitting_out[5:]:
         console.print(f"[red]sit out[/red]: {sum(s.count for s in rest)} more devices in {len(rest)} groups")
     console.print(f"limited by: {escape(', '.join(solution.binding))}")
     if solution.grouping_error:
