@@ -259,19 +259,19 @@ def partition(
 
     if plot is not None:
         check_picture(plot)
-    dataset, dealt = build_data(run_file)
-    counts = dealt.label_counts(dataset.y_train)
+    dataset, parts = build_data(run_file)
+    counts = parts.label_counts(dataset.y_train)
     top = (counts.max(axis=1) / counts.sum(axis=1)).mean()
     typer.echo(
-        f"{len(dealt)} devices hold {dealt.sizes.min()} to {dealt.sizes.max()} samples of {dataset.name}; "
+        f"{len(parts)} devices hold {parts.sizes.min()} to {parts.sizes.max()} samples of {dataset.name}; "
         f"a device's most frequent label makes up {top:.0%} of its samples on average"
     )
     if save is not None:
-        dealt.save(save)
+        parts.save(save)
         typer.echo(f"Partition: {save}")
     if plot is not None:
         from adelfl.report.partition import draw_partition
         from adelfl.report.style import save as save_figure
 
-        save_figure(draw_partition(dealt, dataset.y_train), plot)
+        save_figure(draw_partition(parts, dataset.y_train), plot)
         typer.echo(f"Plot: {plot}")

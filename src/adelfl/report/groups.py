@@ -65,7 +65,9 @@ def gather(places: Sequence[Path]) -> Gathered:
         raise ConfigError(f"{folder}: cannot be read{more}: {reason}")
     by_label = _by_label(_without_duplicates(runs, unused))
     if len(by_label) > MOST_GROUPS:
-        raise ConfigError(f"{len(by_label)} strategies or configurations are too many; give at most {MOST_GROUPS}")
+        raise ConfigError(
+            f"{len(by_label)} strategies or configurations are too many; give runs of up to {MOST_GROUPS}"
+        )
     return Gathered(_groups(by_label), runs, unused, empty)
 
 
