@@ -1,4 +1,4 @@
-"""Every figure and table of the paper's section IV, and studies of ours; ``adelfl reproduce NAME`` runs them.
+"""Studies of the figures and tables in section IV of the paper, and our own; ``adelfl reproduce NAME`` runs them.
 
 ``adelfl reproduce`` calls :func:`find_studies` of the package ``studies`` in the working directory.
 """
@@ -24,18 +24,18 @@ _SCALED: dict[str, Callable[[str], Study]] = {
 _FIXED = paper.STUDIES | beyond.STUDIES
 
 NAMES = ("mnist-mlp", "mnist-cnn", *_SCALED, "ablation", "map", *beyond.STUDIES)
-"""Names of studies for :func:`find_study`, in the paper's order; from "ablation" on they are ours."""
+"""Names of studies for :func:`find_study`, in the paper's order; those from "ablation" on are ours."""
 
 
 def find_study(name: str, scale: str = "cpu") -> Study:
-    """Return a study by its name, at the size of a laptop ("cpu") or of the paper ("full")."""
+    """Return a study by its name, at a size for a CPU ("cpu") or at the paper's size ("full")."""
     if name in _FIXED:
         return _FIXED[name]
     if name in _SCALED:
         return _SCALED[name](scale)
     near = difflib.get_close_matches(name, NAMES, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(NAMES)}, leaderboard, all"
-    raise ConfigError(f"study {name!r} is not known; {hint}")
+    hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(NAMES)}, leaderboard, all"
+    raise ConfigError(f"study {name!r} is unknown; {hint}")
 
 
 def find_studies(name: str, scale: str) -> list[Study]:

@@ -1,4 +1,4 @@
-"""Studies beyond the paper: plans that minimise the noise itself, and replanning."""
+"""Studies beyond the paper: plans that minimise the noise of the rounds, and replanning."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _PARTITIONS = {
     "dir01": ("Dirichlet 0.1", ("data.partition=dirichlet", "data.alpha=0.1")),
 }
 _RATES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-"""Finer than the paper's: between 0.1 and 0.5 many strategies go from too slow to unstable, and those with starved
-first layers are stable only far below. Up to three more are tried if the best is the first or the last."""
+"""Finer than the paper's rates: between 0.1 and 0.5 many strategies go from too slow to unstable, and those whose first
+layers receive few updates are stable only at much lower rates. Up to three more rates are tried at either end."""
 
 _FLEETS = {"twoclass": ("two classes", "fleet.kind=two-class"), "phones": ("phones", "fleet.kind=phones")}
 
@@ -74,7 +74,7 @@ _DIGITS_STUDY = Study(
     finalists=3,
     drawing="dots",
     words=_WORDS,
-    # A gap that can be closed: the oracle has more samples than time permits.
+    # The upper end is the clairvoyant: the oracle processes more samples than the budget permits.
     gap=("salf", "clairvoyant"),
 )
 
@@ -99,15 +99,15 @@ def _law(name: str, spread: float) -> tuple[str, ...]:
 
 _WRONG = {
     "known": ("speeds known", ()),
-    "fast2": ("all devices believed to be 2 × too fast", ("fleet.misjudged=2.0",)),
-    "slow2": ("all devices believed to be 2 × too slow", ("fleet.misjudged=0.5",)),
-    "each2": ("each device believed to be 2 × too fast or too slow", ("fleet.misjudged_each=2.0",)),
-    "drift": ("speeds drift, by 0.7 in the logarithm", ("fleet.drift=0.7",)),
+    "fast2": ("speeds estimated 2 × too high", ("fleet.misjudged=2.0",)),
+    "slow2": ("speeds estimated 2 × too low", ("fleet.misjudged=0.5",)),
+    "each2": ("speed of each device estimated 2 × too high or too low", ("fleet.misjudged_each=2.0",)),
+    "drift": ("speeds drift by 0.7 in the logarithm", ("fleet.drift=0.7",)),
     "throttled": ("half of the devices become 3 × slower", ("fleet.throttled=0.5",)),
-    "churn": ("a third of the devices leaves, a third joins", ("fleet.churn=0.33",)),
-    "dropout": ("a fifth of the devices drops out of each round", ("fleet.dropout=0.2",)),
-    "lognormal": ("lognormal layer times, believed to be exponential", _law("lognormal", 1.5)),
-    "gamma": ("steady layer times, believed to be exponential", _law("gamma", 0.3)),
+    "churn": ("a third of the devices leave, a third join", ("fleet.churn=0.33",)),
+    "dropout": ("a fifth of the devices drop out of each round", ("fleet.dropout=0.2",)),
+    "lognormal": ("lognormal layer times, planned as exponential", _law("lognormal", 1.5)),
+    "gamma": ("gamma layer times, planned as exponential", _law("gamma", 0.3)),
 }
 
 _BELIEFS_STUDY = replace(
@@ -125,7 +125,7 @@ _BELIEFS_STUDY = replace(
 
 
 def _headline(outcome: StudyResults, _: Path) -> dict[str, Figure]:
-    """Draw accuracy against time at three depths, without variants of a plan; nothing if no run has a curve."""
+    """Draw accuracy against time at three depths, without variants of adel; nothing if runs have no curves."""
     keys = ("depth50-iid-constant", "depth25-iid-constant", "depth15-iid-constant")
     titles = [cell.title for cell in outcome.study.cells if cell.key in keys]
     panels = [
@@ -179,4 +179,4 @@ STUDIES = {
     study.name: study
     for study in (_DIGITS_STUDY, _FLEETS_STUDY, _BELIEFS_STUDY, _MNIST_STUDY, _CNN_STUDY, _CIFAR_STUDY)
 }
-"""By name; ``adelfl reproduce NAME`` carries them out."""
+"""Studies by name."""

@@ -14,7 +14,7 @@ from studies.regime import fit_regime
 
 _BASELINES = ("salf", "drop", "wait")
 _STATED = ("adel-paper", "adel", *_BASELINES)
-"""Strategies of the stated regime, where training is slow to simulate and the strategies hardly differ."""
+"""Strategies that run at the stated depth, where simulation is slow and the strategies hardly differ."""
 
 _STRATEGIES = ("adel-paper", "adel", "salf", "salf[average_over=all]", "heterofl", "drop", "wait", "oracle")
 
@@ -25,7 +25,7 @@ INFERRED = 0.41
 """Mean depth assumed at Table II's largest budget, from earlier trials; to be confirmed by `fit_regime`."""
 
 INFERRED_FIG_3 = 0.33
-"""The same for Fig. 3: a guess, since the text gives one number for a baseline, SALF's 53 %."""
+"""The same for Fig. 3: a guess, since the text has only one accuracy of a baseline, SALF's 53 %."""
 
 TABLE_2: dict[int, dict[str, float]] = {
     1200: {"adel-paper": 61, "salf": 36, "drop": 14, "wait": 30},
@@ -56,12 +56,12 @@ def _setting(name: str, scale: str, partition: str, local_iterations: int = 1) -
 
 
 def _falling(rounds: int) -> tuple[str, ...]:
-    """Return a rate that falls to a quarter by the last round: η₀/(1 + 3t/R)."""
+    """Return the changes for a rate that falls to a quarter by the last round: η₀/(1 + 3t/R)."""
     return ("learning_rate.schedule=inverse", f"learning_rate.time_scale={rounds / 3:g}")
 
 
 def _tuning(scale: str, rounds: int, rate: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    """Return the changes of runs that choose a rate: a sixth as long, with the same schedule compressed."""
+    """Return the changes of runs that choose a rate: a sixth of the rounds, with the same schedule compressed."""
     if scale == "full":
         return ("data.validation=0.1", "training.evaluations=10")
     compressed = _falling(rounds // 6)[1:] if rate is None else ()
@@ -74,7 +74,7 @@ def _at_depth(depth: float, rate: tuple[str, ...], share: float = 1.0) -> tuple[
 
 
 def _regimes(rate: tuple[str, ...]) -> tuple[Cell, ...]:
-    """Return the inferred regime and the one that the text states, which have the same oracle and learning rates."""
+    """Return the cells at the inferred and the stated depth, which share their oracle and learning rates."""
     return (
         Cell("inferred", f"{INFERRED_FIG_3:.0%} depth (inferred)", _at_depth(INFERRED_FIG_3, rate), paper=True),
         Cell(
@@ -129,12 +129,12 @@ def deep(name: str, scale: str) -> Study:
 
 def robust(name: str, scale: str) -> Study:
     """Return a study of Fig. 4."""
-    what, source, iterations, more, rate = ROBUST[name]
+    title, source, iterations, more, rate = ROBUST[name]
     changes, rounds = _setting("vgg11", scale, "dirichlet", iterations)
     sentence = "ADEL-FL maintains advantages over SALF, Wait-Stragglers and Drop-Stragglers"
     return Study(
         name=name,
-        title=f"CIFAR-10, VGG11, Dirichlet 0.5, {what}",
+        title=f"CIFAR-10, VGG11, Dirichlet 0.5, {title}",
         source=source,
         changes=(*changes, *more),
         cells=_regimes(_falling(rounds) if rate is None else rate),
@@ -168,7 +168,7 @@ def _regime_picture(outcome: StudyResults, _: Path) -> dict[str, Figure]:
 
 
 def table_2(scale: str) -> Study:
-    """Return four budgets in the inferred regime, two in the stated one, and a smaller one to fit the regime with."""
+    """Return four budgets at the inferred depth, two at the stated depth, and a smaller budget to fit the depth."""
     changes, rounds = _setting("vgg11", scale, "iid")
     rate = _falling(rounds)
     similar = {1600: "T1200", 2000: "T2400"}
@@ -206,7 +206,7 @@ def table_2(scale: str) -> Study:
 
 
 def table_2_batch_16(scale: str) -> Study:
-    """Return the tightest row with the released code's batch size."""
+    """Return the smallest budget of Table II with the batch size of the released code."""
     table = table_2(scale)
     return replace(
         table,

@@ -19,7 +19,7 @@ Curves = Mapping[str, tuple[Floats, Floats]]
 
 @matplotlib.rc_context(RC)
 def draw_gain(gains: Mapping[str, Mapping[tuple[int, int, float], tuple[float, float]]], title: str) -> Figure:
-    """Draw points gained over baselines, and the line Q(L, λ)^U = 0.2 for devices of one speed.
+    """Draw the points gained over baselines, and the line Q(L, λ)^U = 0.2 for devices of one speed.
 
     ``gains`` has points gained and their standard error, by baseline and (devices, layers, depth).
     """
@@ -64,7 +64,7 @@ def draw_board(
     """Draw the final accuracy of each method (row) in each setting (column), coloured by how far it is behind.
 
     A column has a group, a title, and the mean and standard error of each method, in percent. References are shown, but
-    do not win.
+    are not compared.
     """
     methods = [name for name in columns[0][2] if name not in references]
     mean = {name: np.array([column[2][name][0] for column in columns]) for name in columns[0][2]}

@@ -1,7 +1,7 @@
 """Leaderboard of all straggler methods: final accuracy by data set, fleet and time budget.
 
-Every method chooses its learning rate and local steps, then the length of its rounds or its batch size, then one
-parameter of its own, all on validation data and in as many trials.
+For every method, learning rate and local steps are chosen first, then the length of its rounds or its batch size, then
+one parameter of the method, all on validation data and with the same number of trials.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ METHODS = (
     *("fedasync", "fedbuff", "fedcompass"),
 )
 REFERENCES = ("clairvoyant", "oracle")
-"""Upper references, which no method can follow."""
+"""Upper references, which no real method can implement."""
 
 LEVEL = 0.9
 """Share of the clairvoyant's final accuracy to which times are measured."""
 
 SELF_PACED = {"wait", "timelyfl", "over-selection", "oort", "scaffold", "fedasync", "fedbuff", "fedcompass"}
-"""Methods whose rounds have no length that is set beforehand."""
+"""Methods whose rounds have no fixed length."""
 
 _PARAMETERS = {
     "adel": ("replan=false",),
@@ -45,7 +45,7 @@ _PARAMETERS = {
     "fedbuff": ("buffer=2", "buffer=5"),
     "fedcompass": ("latest=1.0", "latest=2.0"),
 }
-"""Two more values of one parameter. Where devices hold unequal amounts of data, the others may weigh them equally."""
+"""Two more values of one parameter. With unequal amounts of data, other methods may weigh devices equally."""
 
 
 def _work(steps: int | str, rounds: int | str) -> str:
@@ -53,8 +53,8 @@ def _work(steps: int | str, rounds: int | str) -> str:
 
 
 def local_work(method: str, _: str, rounds: int = 100) -> tuple[str, ...]:
-    """Local steps, with fewer rounds the more there are; adel may leave both to its plan."""
-    if method in ("wait", "scaffold"):  # which stop after so many rounds
+    """Return numbers of local steps, with fewer rounds for more steps; the plan of adel may choose both."""
+    if method in ("wait", "scaffold"):  # they stop after this number of rounds
         return tuple(_work(steps, 5000) for steps in (1, 4, 16))
     last = _work("auto", "auto") if method == "adel" else _work(16, rounds // 4)
     cohort = " training.cohort=10" if method == "oort" else ""
@@ -62,8 +62,8 @@ def local_work(method: str, _: str, rounds: int = 100) -> tuple[str, ...]:
 
 
 def pace(method: str, best: str) -> tuple[str, ...]:
-    """Longer and shorter rounds, or other batches where a method sets the length of its rounds itself."""
-    if method == "oracle":  # more rounds cost it nothing
+    """Return longer and shorter rounds, or other batch sizes if a method sets the length of its rounds itself."""
+    if method == "oracle":  # it gains nothing from a choice of rounds
         return ()
     rounds = dict(pair.split("=") for pair in best.split())["training.rounds"]
     if method in SELF_PACED or rounds == "auto":
@@ -72,7 +72,7 @@ def pace(method: str, best: str) -> tuple[str, ...]:
 
 
 def parameter(method: str, best: str, *, unequal: bool = False) -> tuple[str, ...]:
-    """More values of the method's own parameter; ``unequal`` if devices hold unequal amounts of data."""
+    """Return more values of the method's parameter; ``unequal`` if devices hold unequal amounts of data."""
     options = _PARAMETERS.get(method, ())
     if unequal and len(options) < 2:
         options = (*options, "weigh=equally")
@@ -93,13 +93,13 @@ _DATA = {
     "mnist": ("MNIST, CNN", ("data.name=mnist", "model.name=cnn", _FEWER), (20, 50, 190), (5, 10, 40)),
     "cifar": ("CIFAR-10, CNN", ("data.name=cifar10", "model.name=cnn", _FEWER), (20, 50, 190), (5, 10, 40)),
 }
-"""Title, setting, and seconds that are starved, tight and ample for lognormal devices and for phones."""
+"""Title, setting, and starved, tight and ample budgets in seconds for lognormal devices and for phones."""
 
 NAMES = tuple(f"leaderboard-{data}" for data in _DATA)
 
 
 def study(name: str, _scale: str = "cpu") -> Study:
-    """Return the leaderboard of a data set; files of devices and users are looked for in $ADELFL_DATA."""
+    """Return the leaderboard of a data set; files of devices and users are read from $ADELFL_DATA."""
     folder = Path(os.environ.get("ADELFL_DATA", "."))
     data = name.removeprefix("leaderboard-")
     title, setting, lognormal, phones = _DATA[data]
@@ -117,7 +117,9 @@ def study(name: str, _scale: str = "cpu") -> Study:
         ("lognormal", "phones"), (_USERS if data == "wisdm" else _SKEW).items(), enumerate(_TIMES)
     ):
         budget = (lognormal if fleet == "lognormal" else phones)[i]
-        devices = (*traces, f"fleet.speedup={86400 / budget}") if fleet == "phones" else ()  # a day of the phones
+        devices = (
+            (*traces, f"fleet.speedup={86400 / budget}") if fleet == "phones" else ()
+        )  # the budget spans a day of the phones
         changes = (f"training.budget={budget}", *partition, *devices)
         cells.append(Cell(f"{fleet}-{key}-{time}", f"{fleet}, {words}, {time}", changes))
     return Study(
@@ -142,13 +144,13 @@ def study(name: str, _scale: str = "cpu") -> Study:
 
 
 def finished(outcome: StudyResults) -> list[Cell]:
-    """Return the cells with as many seeds of every method."""
+    """Return the cells with the same number of seeds for every method."""
     counts = {cell: {len(outcome.of(cell, word)) for word in outcome.study.strategies} for cell in outcome.study.cells}
     return [cell for cell, seeds in counts.items() if len(seeds) == 1 and 0 not in seeds]
 
 
 def _board(_: StudyResults, folder: Path) -> dict[str, Figure]:
-    """Draw all leaderboards of a folder in one picture."""
+    """Draw all leaderboards of a folder in one figure."""
     columns = []
     for name in NAMES:
         if not (folder / f"{name}.csv").is_file():

@@ -1,13 +1,13 @@
-"""Tables of the documentation, generated from the results' CSV files between comments that name them.
+"""Fill the tables of the documentation, between comments that name them, from the CSV files of results.
 
 ``python -m studies.page PAGE.md…`` fills the pages from docs/results, or from the folder of ``--results``.
 
 <!-- results: mnist-mlp -->                                final accuracies of a study: a row per cell
-<!-- claims: mnist-mlp -->                                 and its verdicts
-<!-- gains: map -->                                        points gained, by how often the first layer starves
+<!-- claims: mnist-mlp -->                                 verdicts on the claims of a study
+<!-- gains: map -->                                        points gained, by how often the first layer stays empty
 <!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
 <!-- goals: beyond-digits beyond-mnist -->                 in how many cells our goals are met
-<!-- regime: table-2 -->                                   which depth the paper's baselines point to
+<!-- regime: table-2 -->                                   depth inferred from the paper's baselines
 <!-- winners: leaderboard-digits -->                       the best method of each cell, and adel
 <!-- board: leaderboard-digits -->                         every method in each cell
 ...
@@ -47,7 +47,7 @@ _FOLDED = {
     "claims": "Verdict on each claim of the paper",
     "board": "Table of all methods",
 }
-"""Long tables that a page shows on demand, with what stands in their place."""
+"""Tables that are folded on a page, with the summary that is shown instead."""
 
 
 def fill_page(text: str, results: Path) -> str:
@@ -65,16 +65,16 @@ def fill_page(text: str, results: Path) -> str:
         (outcome,) = outcomes.values()
         tables = {"claims": claims_table, "gains": gains_table, "results": results_table}
         tables |= {"regime": regime_table, "winners": winners_table, "board": board_table}
-        made = tables[what](outcome)
+        content = tables[what](outcome)
         if what not in ("claims", "regime", "winners"):
-            made += _cost(names, results)
+            content += _cost(names, results)
         if what in _FOLDED:
-            made = f'<details markdown="1">\n<summary>{_FOLDED[what]}</summary>\n\n{made}\n</details>\n'
+            content = f'<details markdown="1">\n<summary>{_FOLDED[what]}</summary>\n\n{content}\n</details>\n'
         if what == "results":
-            made = f"![{outcome.study.title}]({results.name}/{names}.png)\n\n{made}"
+            content = f"![{outcome.study.title}]({results.name}/{names}.png)\n\n{content}"
         if what == "regime":
-            made = f"![Baselines against depth]({results.name}/{names}-regime.png)\n\n{made}"
-        return f"{begin}{made}{end}"
+            content = f"![Baselines against depth]({results.name}/{names}-regime.png)\n\n{content}"
+        return f"{begin}{content}{end}"
 
     return _MARKED.sub(table, text)
 
@@ -86,7 +86,7 @@ def _cost(name: str, results: Path) -> str:
 
 
 def headline(places: list[str], outcomes: dict[str, StudyResults]) -> str:
-    """One row per setting, ``study/cell``; strategies in columns; the command at the end."""
+    """Return a row per setting, ``study/cell``, with a column per strategy, and the command in the last column."""
     shown = ("adel", "adel-paper", "salf", "drop", "oracle")
     rows = [["setting", *shown, "command"]]
     for place in places:
@@ -102,11 +102,11 @@ def headline(places: list[str], outcomes: dict[str, StudyResults]) -> str:
 
 
 def results_table(outcome: StudyResults) -> str:
-    """A row per cell: mean ± standard error in percent, the chosen η_0, and the share of the study's gap closed."""
+    """Return a row per cell: mean ± standard error in percent, the chosen η_0, and the share of the gap closed."""
     study, tables = outcome.study, outcome.tables()
     labels = [summary.label for summary in tables[0][1]]
     planned = [word for word in study.strategies if word.startswith("adel")] if study.gap else []
-    # Rows of earlier versions lack the accuracy on the classes of the slowest devices.
+    # Results of earlier versions lack the accuracy on the classes of the slowest devices.
     slowest = not any(math.isnan(s.slowest) for _, summaries in tables for s in summaries if not math.isnan(s.mean))
     rows = [["setting", *labels, *(f"closed by {outcome.summary(study.cells[0], word).label}" for word in planned)]]
     for cell, (title, summaries) in zip(study.cells, tables, strict=True):
@@ -127,7 +127,7 @@ def results_table(outcome: StudyResults) -> str:
 
 
 def _with_notes(s: Final, *, slowest: bool) -> str:
-    """Return mean ± standard error, the median if it is far, the chosen rate, broken runs, and the slowest tenth."""
+    """Return mean ± standard error, a differing median, the chosen rate, broken runs, and the slowest tenth."""
     if math.isnan(s.mean):
         return ""
     broke = f", {s.broke} broke down" if s.broke else ""
@@ -136,17 +136,17 @@ def _with_notes(s: Final, *, slowest: bool) -> str:
 
 
 def claims_table(outcome: StudyResults) -> str:
-    """Each claim of the paper and our result in each cell: a row per claim, or per budget that it names."""
+    """Return the claims of the paper and our results in each cell: a row per claim, or per budget that it names."""
     cells = {cell.key: cell.title + (" (the paper's)" if cell.paper else "") for cell in outcome.study.cells}
     if any(claim.cells for claim in outcome.study.claims):
         rows = [["the paper", "paper", "ours", "verdict"]]
         rows += [[v.claim, _claimed(v), _ours(v), v.verdict] for v in outcome.verdicts()]
         return _markdown(rows)
-    seen: dict[tuple[str, str], dict[str, str]] = {}
+    by_claim: dict[tuple[str, str], dict[str, str]] = {}
     for v in outcome.verdicts():
-        seen.setdefault((v.claim, _claimed(v)), {})[v.cell] = f"{_ours(v)}: {v.verdict}"
+        by_claim.setdefault((v.claim, _claimed(v)), {})[v.cell] = f"{_ours(v)}: {v.verdict}"
     rows = [["the paper", "paper", *cells.values()]]
-    rows += [[*claim, *(cell.get(key, "") for key in cells)] for claim, cell in seen.items()]
+    rows += [[*claim, *(cell.get(key, "") for key in cells)] for claim, cell in by_claim.items()]
     return _markdown(rows)
 
 
@@ -161,7 +161,7 @@ def _ours(v: Verdict) -> str:
 
 
 def regime_table(outcome: StudyResults) -> str:
-    """Depth that the baselines point to, for each accuracy that the paper's oracle may have had, and the misfits."""
+    """Return the depth inferred from the baselines, and the misfits, for possible accuracies of the paper's oracle."""
     rows = [["the paper's oracle, %", "best depth", "misfit there", f"misfit at {STATED:.0%}"]]
     for ceiling in CEILINGS:
         regime = fit_regime(outcome, TABLE_2, ceiling)
@@ -172,11 +172,11 @@ def regime_table(outcome: StudyResults) -> str:
 
 
 LEAST_GAP = 5.0
-"""Smallest gap, in points, of which a closed share is stated; of smaller ones it would be noise."""
+"""Smallest gap, in points, for which a closed share is stated; the share of a smaller gap would be noise."""
 
 
 def closed(outcome: StudyResults, cell: Cell, word: str) -> tuple[float, float] | None:
-    """Share of the gap that a strategy closes, and its standard error by leaving out each seed; None if it is small."""
+    """Return the share of the gap that a strategy closes, with its jackknife error; None if the gap is small."""
     low, high, here = (outcome.accuracy(cell, w) for w in (*outcome.study.gap, word))
     if high.mean() - low.mean() < LEAST_GAP:
         return None
@@ -190,7 +190,7 @@ def closed(outcome: StudyResults, cell: Cell, word: str) -> tuple[float, float] 
 
 
 def goals_table(names: list[str], outcomes: dict[str, StudyResults]) -> str:
-    """For each study: where at least 90 % of the gap is closed, and where the paper's plan is better."""
+    """Return for each study where at least 90 % of the gap is closed, and where the paper's plan is better."""
     rows = [["study", "gaps of 5 points", "90 % of it closed", "least closed", "worse than adel-paper by > 1 s.e."]]
     for name in names:
         outcome = outcomes[name]
@@ -198,9 +198,9 @@ def goals_table(names: list[str], outcomes: dict[str, StudyResults]) -> str:
         gaps = [(share[0], title) for share, title in shares if share is not None]
         worse = []
         for cell in outcome.study.cells:
-            seen = outcome.difference(cell, "adel", "adel-paper")
-            if seen.mean < -seen.error:
-                worse.append(f"{cell.title} ({plus_minus(seen.mean, seen.error, sign=True)})")
+            gain = outcome.difference(cell, "adel", "adel-paper")
+            if gain.mean < -gain.error:
+                worse.append(f"{cell.title} ({plus_minus(gain.mean, gain.error, sign=True)})")
         least = "–" if not gaps else "{:.0%} ({})".format(*min(gaps))
         met = sum(share >= 0.9 for share, _ in gaps)
         rows.append([name, f"{len(gaps)} of {len(outcome.study.cells)}", f"{met}", least, "; ".join(worse) or "none"])
@@ -214,7 +214,7 @@ def best_method(outcome: StudyResults, cell: Cell, *without: str) -> str:
 
 
 def winners_table(outcome: StudyResults) -> str:
-    """The best method of each cell, the best besides adel, what adel gains over that, and the clairvoyant."""
+    """Return the best method of each cell, the gain of adel over the best other method, and the clairvoyant."""
     rows = [["setting", "best", "accuracy", "adel", "adel − best other", "clairvoyant", "best chose", "adel chose"]]
     for cell in finished(outcome):
         best, other = best_method(outcome, cell), best_method(outcome, cell, "adel")
@@ -229,7 +229,7 @@ def winners_table(outcome: StudyResults) -> str:
 
 
 def board_table(outcome: StudyResults) -> str:
-    """A row per method: accuracy, time to the level, and counted device time, in each cell."""
+    """Return a row per method: accuracy, time to the level, and share of device time that counted, in each cell."""
     cells = finished(outcome)
     rows = [["", *(cell.title for cell in cells)]]
     for word in outcome.study.strategies:
@@ -251,7 +251,7 @@ def board_table(outcome: StudyResults) -> str:
 
 
 def _chosen(outcome: StudyResults, cell: Cell, word: str) -> str:
-    """Return the chosen rate, local steps, rounds and options in short."""
+    """Return the chosen rate, local steps, rounds and options as a short text."""
     run = outcome.of(cell, word)[0]
     names = {"training.local_iterations": "E", "training.rounds": "R", "training.batch": "S"}
     pairs = dict(pair.split("=", 1) for pair in run.choice.split())
@@ -262,7 +262,7 @@ def _chosen(outcome: StudyResults, cell: Cell, word: str) -> str:
 
 
 _FAR = 5.0
-"""Difference between mean and median, in points, from which the median is stated too."""
+"""Difference between mean and median, in points, above which the median is stated."""
 
 
 def _skewed(mean: float, median: float, *, sign: bool = False) -> str:
@@ -279,7 +279,7 @@ _BANDS = (0.0, 0.02, 0.2, 0.5, 0.8, 1.0)
 
 
 def gains_table(outcome: StudyResults) -> str:
-    """The map in five rows: settings sorted by how often the first layer stays empty without a plan."""
+    """Return the map in five rows: settings grouped by how often the first layer stays empty without a plan."""
     gains = map_gains(outcome)
     empty = {place: _first_layer_empty(*place) for place in next(iter(gains.values()))}
     rows = [["first layer empty in", "settings", *(f"points over {b}: mean (lowest to highest)" for b in gains)]]
@@ -294,7 +294,7 @@ def gains_table(outcome: StudyResults) -> str:
 
 
 def _first_layer_empty(U: int, L: int, depth: float) -> float:
-    """Q(L, λ)^U at the rate λ of a mean depth, for devices of one speed."""
+    """Return Q(L, λ)^U at the rate λ of a mean depth, for devices of one speed."""
     rate = deadline_for_depth(depth, L, 1.0, 0.0, 1)
     return float(np.exp(U * survival(L, rate)[0][L - 1]))
 

@@ -19,7 +19,7 @@ ALL_METHODS = ("adel-paper", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", 
 
 
 def _mnist_cells(depths: tuple[float, ...], rates: tuple[str, ...], slow_rounds: int) -> tuple[Cell, ...]:
-    """Return cells with the released code's 100 rounds, or with more rounds and a rate that falls more slowly."""
+    """Return cells with 100 rounds, as in the released code, or with more rounds and a slower decay of the rate."""
     inverse, tau = "learning_rate.schedule=inverse", slow_rounds // 5
     known = {
         "paper": ("η₀/(1+t)", ("training.rounds=100", inverse, "learning_rate.time_scale=1")),
@@ -98,15 +98,15 @@ _ABLATION = replace(
 
 
 def map_gains(outcome: StudyResults) -> dict[str, dict[tuple[int, int, float], tuple[float, float]]]:
-    """Points gained by adel over each baseline, by (devices, layers, depth)."""
+    """Return the points gained by the first strategy over each other one, by (devices, layers, depth)."""
     gains: dict[str, dict[tuple[int, int, float], tuple[float, float]]] = {}
     ours, *others = outcome.study.strategies
     for baseline in others:
         for cell in outcome.study.cells:
             U, L, depth = map(int, re.findall(r"\d+", cell.key))
-            seen = outcome.difference(cell, ours, baseline)
-            error = 0.0 if np.isnan(seen.error) else seen.error
-            gains.setdefault(baseline, {})[U, L, depth / 100] = (seen.mean, error)
+            gain = outcome.difference(cell, ours, baseline)
+            error = 0.0 if np.isnan(gain.error) else gain.error
+            gains.setdefault(baseline, {})[U, L, depth / 100] = (gain.mean, error)
     return gains
 
 

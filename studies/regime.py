@@ -1,4 +1,4 @@
-"""Infer the mean depth at which the paper's Table II was measured, from its baselines alone.
+"""Infer the mean depth at which the paper's Table II was measured, from its baselines only.
 
 The paper states that clients reach 85 % of the network's depth, but gives neither P_u, S nor R. The accuracies of
 Drop-Stragglers, FedAvg and SALF depend on the depth, so it can be inferred from them. Let x be the seconds of a round
@@ -7,8 +7,8 @@ between the cells of the study. Then
 
     misfit(x)² = mean over baselines b and budgets T of (a_b(x T/T_largest) − paper_b(T)/ceiling)²
 
-and x is the only parameter. ADEL-FL's accuracy is not part of the sum. The paper has no oracle; its best number is used
-as the ceiling, and the fit is repeated with other ceilings to show their influence.
+and x is the only parameter. ADEL-FL's accuracy is not part of the sum. The paper has no oracle; its best accuracy is
+the ceiling, and the fit is repeated with other ceilings to show their influence.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ class Regime:
 
     depth: Floats  # mean depth at the largest budget, for each candidate
     misfit: Floats  # root mean squared difference for each candidate, as a share of the oracle's accuracy
-    curves: dict[
-        str, tuple[Floats, Floats]
-    ]  # by baseline: mean depth of each cell, and accuracy relative to the oracle
-    points: dict[str, tuple[Floats, Floats]]  # by baseline: depths of the best candidate, and the paper's numbers
+    curves: dict[str, tuple[Floats, Floats]]  # by baseline: depths and relative accuracies of the cells
+    points: dict[str, tuple[Floats, Floats]]  # by baseline: depths of the best candidate, and the paper's accuracies
 
     @property
     def best(self) -> float:
@@ -66,7 +64,7 @@ def fit_regime(
     """
     cells = [c for c in outcome.study.cells if all(_mean(outcome, c, b, "final", seeds) is not None for b in BASELINES)]
     if len(cells) < 3:
-        raise ConfigError("a regime can be inferred from at least three cells that have all baselines")
+        raise ConfigError("the depth cannot be inferred: run at least three cells with all baselines")
     seconds = np.array([_mean(outcome, c, "salf", "first_deadline", seeds) for c in cells])
     order = np.argsort(seconds)
     x = np.log(seconds[order])
@@ -76,22 +74,22 @@ def fit_regime(
     known = {b: PchipInterpolator(x, values) for b, values in relative.items()}
     largest = max(paper)
     steps = np.log(np.array(sorted(paper)) / largest)
-    # Every budget of a candidate lies between the cells.
+    # All budgets of a candidate lie between the cells.
     candidates = np.linspace(x[0] - steps[0], x[-1], _CANDIDATES)
-    wanted = {b: np.array([paper[T][b] for T in sorted(paper)]) / ceiling for b in BASELINES}
-    squares = [np.square(known[b](candidates[:, None] + steps) - wanted[b]) for b in BASELINES]
+    target = {b: np.array([paper[T][b] for T in sorted(paper)]) / ceiling for b in BASELINES}
+    squares = [np.square(known[b](candidates[:, None] + steps) - target[b]) for b in BASELINES]
     misfit = np.sqrt(np.mean(squares, axis=(0, 2)))
     best = candidates[misfit.argmin()] + steps
     return Regime(
         depth(candidates),
         misfit,
         {b: (depth(x), relative[b]) for b in BASELINES},
-        {b: (depth(best), wanted[b]) for b in BASELINES},
+        {b: (depth(best), target[b]) for b in BASELINES},
     )
 
 
 def depth_by_seed(outcome: StudyResults, paper: Mapping[int, Mapping[str, float]]) -> Floats:
-    """Return the best depth of each seed that all cells have, as a measure of its uncertainty."""
+    """Return the best depth for each seed that all cells have, as a measure of its uncertainty."""
     shared = [
         frozenset(run.seed for run in outcome.of(cell, b))
         for cell in outcome.study.cells

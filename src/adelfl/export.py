@@ -1,4 +1,4 @@
-"""Export of a run to rounds.csv in its folder, for programs that do not read JSON."""
+"""Export of a run to rounds.csv in its folder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _QUANTILES = {"min": 0.0, "median": 0.5, "max": 1.0}
 def export_csv(folder: Path) -> Path:
     """Write a line per round of a run, finished or not, and return the file's path.
 
-    ``depth`` is the mean share of layers that devices finished, and ``contributors/…`` the number of devices merged
-    into a layer. Batch sizes and depths per device are given as minimum, median and maximum. Missing values stay empty.
+    ``depth`` is the mean share of layers that devices finished, and ``contributors/…`` the number of devices whose
+    updates were merged into a layer. Batch sizes and depths per device have a minimum, median and maximum. Missing
+    values stay empty.
     """
     record = RunRecord.open(folder)
     width = len(str(len(record.info.layers)))

@@ -1,6 +1,6 @@
-"""Run many jobs at a time: in processes of this machine, or on a Ray cluster.
+"""Run several jobs at a time: in processes on this machine, or on a Ray cluster.
 
-Progress is read from the records of the runs, so a job needs no connection to this process.
+Progress is read from the records of the runs, so jobs need no connection to this process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from adelfl.atomic import RunBusyError
 from adelfl.clock import RealClock
@@ -26,30 +26,27 @@ from adelfl.records.tail import RowTail
 from adelfl.runner import RunJob, run_job
 
 Ended = tuple[RunJob, RunResult | AdelError]
-Where = Literal["here", "ray"]
 _Pool = tuple[Callable[[RunJob], Future[RunResult]], Callable[[list[Future[RunResult]]], None]]
 
-_POLL = 0.2  # seconds between two looks at records
-_RETRIES = 3  # of a job whose machine fails
-_LONGEST_WAIT = 60.0  # seconds for the process that ran a job before to end
+_POLL = 0.2  # seconds between reads of the records
+_RETRIES = 3  # retries of a job whose machine failed
+_LONGEST_WAIT = 60.0  # seconds until a job's previous process must have ended
 
 
 def run_all(
-    jobs: list[RunJob], workers: int, report: Callable[[RunJob, Row], None], on: Where = "here"
+    jobs: list[RunJob], workers: int, report: Callable[[RunJob, Row], None], on: str = "here"
 ) -> Iterator[Ended]:
     """Run jobs, several at a time; yield each with its result or error when it ends.
 
-    ``workers`` is the number of runs at a time on this machine; a Ray cluster runs as many as it has processors.
-    ``report`` is called with a job and each of its rows that has an accuracy.
+    ``on`` is "here", where ``workers`` runs are computed at a time, or "ray", where the cluster's processors set their
+    number. ``report`` is called with a job and each of its rows that has an accuracy.
     """
-    if on == "here" and (workers <= 1 or len(jobs) <= 1):
+    if not jobs or (on == "here" and min(workers, len(jobs)) <= 1):
         for job in jobs:
             try:
                 yield job, run_job(job, lambda row, job=job: report(job, row))  # type: ignore[misc]
             except AdelError as error:
                 yield job, error
-        return
-    if not jobs:
         return
     tails = {job: RowTail(job.folder / "rounds.jsonl") for job in jobs}
     for tail in tails.values():
@@ -76,14 +73,14 @@ def _result(job: RunJob, future: Future[RunResult]) -> RunResult | AdelError:
         return future.result()
     except AdelError as error:
         return error
-    except Exception as error:  # of the pool
+    except Exception as error:  # raised by the pool
         if isinstance(error, BrokenProcessPool) or type(error).__module__.startswith("ray."):
-            return AdelError(f"{job.folder}: its process was killed; the same command goes on from there")
+            return AdelError(f"{job.folder}: its process was killed; run the same command again to continue it")
         raise
 
 
 def _processes(workers: int) -> _Pool:
-    """Return how jobs are started in processes of this machine, and how the pool is stopped."""
+    """Return functions that submit a job to processes on this machine, and that stop them."""
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker)
 
     def stop(pending: list[Future[RunResult]]) -> None:
@@ -96,7 +93,7 @@ def _processes(workers: int) -> _Pool:
 
 
 def _begin_worker() -> None:
-    """End this process when its parent ends; leave Ctrl-C, which reaches the whole process group, to the parent."""
+    """Make this process end with its parent, and ignore Ctrl-C, which the parent handles."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -109,10 +106,10 @@ def _begin_worker() -> None:
 
 
 def _ray() -> _Pool:
-    """Return how jobs are started on a Ray cluster, and how they are stopped.
+    """Return functions that submit a job to a Ray cluster, and that stop the jobs.
 
-    The cluster is the one at $RAY_ADDRESS, or one that is started on this machine. Ray moves the jobs of a machine that
-    fails to others, where they are resumed.
+    The cluster is the one at $RAY_ADDRESS, or a new one on this machine. If a machine fails, Ray moves its jobs to
+    other machines, where they are resumed.
     """
     ray = optional("ray", "ray", "scale")
     if not ray.is_initialized():
@@ -120,7 +117,7 @@ def _ray() -> _Pool:
             ray.init(log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError) as error:
             address = os.environ.get("RAY_ADDRESS", "this machine")
-            raise ConfigError(f"--on ray: there is no cluster at {address} ({error})") from None
+            raise ConfigError(f"--on ray: no cluster at {address} ({error}); check $RAY_ADDRESS") from None
     started: dict[Future[RunResult], Any] = {}
 
     def submit(job: RunJob) -> Future[RunResult]:
@@ -141,11 +138,9 @@ def _ray() -> _Pool:
 
 
 def _run_on_node(job: RunJob) -> RunResult | AdelError:
-    """Run a job on a machine of a cluster; wait if the process that ran it before has not ended yet."""
+    """Run a job on a machine of a cluster; wait until the job's previous process has ended."""
     if not job.folder.parent.is_dir():
-        return ConfigError(
-            f"{job.folder.parent}: not on {platform.node()}; runs must be in a folder that all machines share"
-        )
+        return ConfigError(f"{job.folder.parent}: does not exist on {platform.node()}; use a shared folder")
     clock = RealClock()
     while True:
         try:

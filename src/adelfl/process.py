@@ -1,4 +1,4 @@
-"""Settings of a process that runs adelfl alone: a command, or a worker that it starts."""
+"""Settings of processes that only run adelfl: commands and their workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 
 
 def settle(threads: int) -> None:
-    """Set torch's threads, and let glibc keep large blocks of memory.
+    """Set the number of torch's threads, and let glibc keep large blocks of memory.
 
     By default glibc returns large blocks to the system after every step of training, which takes as long as the step.
     """

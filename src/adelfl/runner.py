@@ -40,18 +40,11 @@ class RunJob:
     folder: Path
     """Folder of the record."""
     fresh: bool = False
-    """Whether to run it again if it exists already."""
-
-
-def describe(run_file: RunFile, experiment: Experiment) -> RunInfo:
-    """Return the run information: all that decides what a run computes."""
-    from adelfl.simulation.recording import describe as describe_experiment
-
-    return describe_experiment(experiment, run_file.model_dump(mode="json"), run_file.fingerprints())
+    """Whether to repeat the run if it exists."""
 
 
 def build_checked(run_file: RunFile) -> Experiment:
-    """Build a file's experiment and try its first step, so that errors appear before a folder does."""
+    """Build the experiment of a configuration and simulate its first step, so that errors appear before it is run."""
     from adelfl.simulation import check_start
 
     settle(run_file.engine.threads)
@@ -62,28 +55,29 @@ def build_checked(run_file: RunFile) -> Experiment:
 
 
 def start(run_file: RunFile, folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
-    """Run an experiment into a new folder, and return its result."""
+    """Run an experiment, record it in a new folder, and return its result."""
+    from adelfl.simulation.recording import describe
+
     experiment = build_checked(run_file)
-    return _simulate(experiment, Record(folder, describe(run_file, experiment)), report)
+    info = describe(experiment, run_file.model_dump(mode="json"), run_file.fingerprints())
+    return _simulate(experiment, Record(folder, info), report)
 
 
 def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResult:
-    """Continue an interrupted run to its end; a finished one is returned as it is."""
-    from adelfl.simulation.recording import MADE_BY, first_difference
+    """Continue an interrupted run to its end; return the result at once if the run is finished."""
+    from adelfl.simulation.recording import MADE_BY, describe, first_difference
 
     record = RunRecord.open(folder)
     if record.result is not None:
         return record.result
     if record.info.clock == "real":
-        raise ConfigError(f"{folder}: this run was made on Flower; start its ServerApp again to continue it")
+        raise ConfigError(f"{folder}: this run was recorded on Flower; start its ServerApp again to continue it")
     if record.info.made_by == MADE_BY:
-        raise ConfigError(
-            f"{folder}: this run was started in Python; call simulate(experiment, record=...) again to continue it"
-        )
+        raise ConfigError(f"{folder}: this run was started in Python; call simulate(experiment, record=...) again")
     run_file = _config_of(record.info, folder)
     settle(run_file.engine.threads)
     experiment = build_experiment(run_file)
-    now = describe(run_file, experiment)
+    now = describe(experiment, run_file.model_dump(mode="json"), run_file.fingerprints())
 
     def check(then: RunRecord) -> None:
         if changed := first_difference(then.info, now, ("config",)):
@@ -93,7 +87,7 @@ def resume(folder: Path, report: Callable[[Row], None] | None = None) -> RunResu
 
 
 def _config_of(info: RunInfo, folder: Path) -> RunFile:
-    """Return the configuration in run.json; keys of later versions have their defaults."""
+    """Return the configuration in run.json; keys that are missing have their defaults."""
     try:
         return RunFile.model_validate(info.config)
     except ValidationError as error:
@@ -110,7 +104,7 @@ def _simulate(experiment: Experiment, record: Record, report: Callable[[Row], No
         raise
     except (Exception, SystemExit) as error:  # in user code or in adelfl
         if isinstance(error, OSError) and is_disk_error(error):  # the record stays valid
-            raise AdelError(f"{record.folder}: cannot be written ({error.strerror}); resume it later") from None
+            raise AdelError(f"{record.folder}: cannot be written ({error.strerror}); resume the run later") from None
         raise AdelError(record.failure) from error
 
 
@@ -131,7 +125,7 @@ def parse_strategy(word: str) -> tuple[str, dict[str, Any]]:
 
 
 def file_name(strategy: str) -> str:
-    """Return a strategy's name and options in characters that every file system allows."""
+    """Return a strategy's name and options as a file name, with only characters that every file system allows."""
     return re.sub(r"[^\w=.-]+", "_", strategy.strip()).strip("_")
 
 
@@ -159,16 +153,16 @@ def default_folder(run_file: RunFile, root: Path) -> Path:
 
 
 def made_elsewhere(folder: Path) -> str | None:
-    """Return a sentence if a run was begun with other package versions; None otherwise."""
+    """Return a sentence if a run was started with other package versions; None otherwise."""
     then, now = RunRecord.open(folder).info.versions, versions()
     if not then:
-        return f"the versions that {folder} was begun with are unknown"
+        return f"the package versions with which {folder} was started are unknown"
     changed = [f"{name} {then[name]} (now {now[name]})" for name in now if then.get(name, now[name]) != now[name]]
-    return f"{folder} was begun with {', '.join(changed)}" if changed else None
+    return f"{folder} was started with {', '.join(changed)}" if changed else None
 
 
 def run_job(job: RunJob, report: Callable[[Row], None] | None = None) -> RunResult:
-    """Start or continue a job; a finished one with the same configuration is not run again."""
+    """Start or continue a job; a finished run of the same configuration is not repeated."""
     run_file = RunFile.model_validate_json(job.config)
     if job.fresh and (job.folder / "run.json").is_file():
         discard(job.folder)
@@ -178,5 +172,5 @@ def run_job(job: RunJob, report: Callable[[Row], None] | None = None) -> RunResu
     if _config_of(info, job.folder) != run_file:
         raise ConfigError(f"{job.folder}: holds a run of another configuration; choose another --out, or use --fresh")
     if info.inputs != run_file.fingerprints():
-        raise ConfigError(f"{job.folder}: the files or code that its configuration names have changed; use --fresh")
+        raise ConfigError(f"{job.folder}: files or code that its configuration names have changed; use --fresh")
     return resume(job.folder, report)

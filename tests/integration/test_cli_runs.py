@@ -325,8 +325,8 @@ def test_a_mistake_in_a_comparison_is_one_sentence_and_nothing_is_written(here, 
         ("salf,drop[average_over=all]", "does not take these"),
         ("fedbuff[bufer=3]", "its options are buffer, "),
         ("salf[average_over]", "must look like key=value"),
-        ("salf,salf", "each may be named once"),
-        (",", "name at least one"),
+        ("salf,salf", "give each strategy once"),
+        (",", "give at least one strategy"),
         ("salf,heterofl", "cannot be scaled in width"),
     ],
 )
@@ -582,7 +582,7 @@ def by_seed(shape, classes, seed):
             "troubled:leaves(input_shape, classes, seed) fails (SystemExit",
         ),
         ("data.factory=troubled:leaves", "data.factory: troubled:leaves() fails (SystemExit"),
-        ("strategy.name=troubled:Broken", "cannot be made (LookupError: nothing there; troubled.py, line "),
+        ("strategy.name=troubled:Broken", "cannot be created (LookupError: nothing there; troubled.py, line "),
         ("strategy.name=troubled:Silent", "orders must return an Orders"),
         ("model.factory=troubled:InTraining", "ArithmeticError: not so; troubled.py, line "),
         ("training.budget=1e-300", "training.budget: must be at least 1e-09"),
@@ -670,7 +670,7 @@ def test_a_removal_that_is_killed_leaves_a_run_or_none(here, monkeypatch):
 
 def test_two_ways_to_write_one_strategy_are_one(here):
     words = "salf[correction=none],salf[correction='none']"
-    assert_one_sentence(typed("compare", "--strategies", words, "--out", "c", *small), "each may be named once")
+    assert_one_sentence(typed("compare", "--strategies", words, "--out", "c", *small), "give each strategy once")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def serving(folder, *words):
                 server.kill()
                 raise
     lines = [line for line in printed.splitlines() if not line.startswith("note: ")]
-    assert (server.returncode, lines) == (0, ["Ctrl-C ends it."])
+    assert (server.returncode, lines) == (0, ["Press Ctrl-C to stop."])
 
 
 @pytest.fixture(scope="module")

@@ -176,7 +176,7 @@ def test_there_is_no_device_beyond_the_last():
         (
             np.zeros(2, np.int64),
             np.array([0, 1]),
-            "offsets must run from 0 to 2, the number of indices, not from 0 to 1",
+            "offsets must run from 0 to the number of indices, 2",
         ),
         (np.zeros(2, np.int64), np.array([0, 2, 1, 2]), "device #2 holds no samples"),
     ],

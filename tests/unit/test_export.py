@@ -131,7 +131,7 @@ def test_a_folder_of_runs_is_exported_and_what_a_pattern_matches_besides_is_pass
     assert (answer.code, answer.out.splitlines(), answer.err) == (0, lines, "")
     answer = typed("export", *sorted(tmp_path.glob("*")), folder)  # as the shell expands a pattern
     assert (answer.code, answer.out.splitlines()) == (0, lines)
-    passed = [f"note: {tmp_path / name}: no run there, passed over" for name in ("accuracy.png", "empty")]
+    passed = [f"note: {tmp_path / name}: contains no runs, skipped" for name in ("accuracy.png", "empty")]
     assert answer.err.splitlines() == passed
 
 

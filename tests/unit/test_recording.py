@@ -67,7 +67,7 @@ def test_what_reads_records_reads_it(tmp_path, monkeypatch):
     listed = typed("list", runs)
     assert listed.code == 0
     assert "salf" in listed.out
-    assert "simulate(experiment, record=...) goes on" in listed.out
+    assert "call simulate(experiment, record=...) again" in listed.out
     for command in (("show", runs / "salf"), ("export", runs / "salf")):
         found = typed(*command)
         assert found.code == 0, found.err
@@ -142,7 +142,7 @@ def test_the_command_line_says_how_such_a_run_goes_on(tmp_path):
         ad.simulate(experiment_of(), record=tmp_path / "run", report=kill_at(2))
     found = typed("resume", tmp_path / "run")
     assert found.code == 2
-    assert "call simulate(experiment, record=...) again to continue it" in found.err
+    assert "call simulate(experiment, record=...) again" in found.err
 
 
 def test_an_experiment_that_cannot_begin_leaves_no_folder(tmp_path):

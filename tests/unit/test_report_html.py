@@ -441,7 +441,7 @@ def test_refused_updates_are_counted_by_reason(tmp_path):
     assert read_run(tmp_path / "runs" / "a").refused == {
         "not finite": 3,
         "late": 4,
-        "round given up: too few updates": 1,
+        "abandoned round: too few updates": 1,
     }
     text = written(tmp_path / "runs", tmp_path / "r.html")
     section = text[text.index('id="refused"') : text.index('id="configuration"')]
@@ -550,7 +550,7 @@ def test_what_a_pattern_matches_besides_runs_is_passed_over(tmp_path):
     (tmp_path / "runs" / "accuracy.png").write_bytes(b"a picture")
     answer = typed("report", *sorted((tmp_path / "runs").glob("*")), "-o", tmp_path / "r.html")
     assert answer.code == 0
-    assert answer.err == f"note: {tmp_path / 'runs' / 'accuracy.png'}: no run there, passed over\n"
+    assert answer.err == f"note: {tmp_path / 'runs' / 'accuracy.png'}: contains no runs, skipped\n"
 
 
 def test_more_strategies_than_anybody_can_tell_apart_are_refused(tmp_path):

@@ -412,7 +412,7 @@ def test_listed_devices_are_the_fleet_and_another_one_beside_them_is_refused(tmp
     assert given_fleet(load_run(file)).size == 4
     load_run(file, ["fleet.dropout=0.1"])
     for change in ("fleet.devices=500", "fleet.kind=phones", "fleet.file=other.csv"):
-        with pytest.raises(ConfigError, match=r"listed.toml: fleet\..*the fleet is that of the \[\[device\]\] entries"):
+        with pytest.raises(ConfigError, match=r"listed.toml: fleet\..*the \[\[device\]\] entries define the fleet"):
             load_run(file, [change])
 
 
@@ -534,7 +534,7 @@ def test_a_partition_by_import_path_is_fingerprinted_and_its_mistakes_are_one_se
         "data.partition=test_run_config:no_positions": "data.partition|partition: device #1 must hold",
         "data.partition=test_run_config:missing": "data.partition: .*cannot be imported",
         "data.partition=test_run_config:by_user": "set fleet.devices to 12",
-        "data.partition=natural": "must be 'iid', 'dirichlet', 'users' or an import path .*, not 'natural'",
+        "data.partition=natural": "must be 'iid', 'dirichlet', 'users' or package.module:function, not 'natural'",
     }.items():
         with pytest.raises(ConfigError, match=sentence):
             build_data(load_run(None, [change]))

@@ -112,7 +112,7 @@ MISTAKES = {
     "infinite": ((), [(2, 1, "inf")], "row 4, feature 1 is infinite"),
     "nothing varies": (("data.skip_columns=['a', 'b']",), (), "every feature is constant"),
     "no features": (("data.skip_columns=['a', 'b', 'flat']",), (), "no column of features"),
-    "few listed": (("fleet.file='fleet.csv'",), (), "deals 53 samples to 4 devices; here are 53 samples and 2 devices"),
+    "few listed": (("fleet.file='fleet.csv'",), (), "distributes 53 samples to 4 devices, but the fleet has 2 devices"),
 }
 
 
@@ -126,7 +126,7 @@ def test_a_mistake_in_a_table_is_one_sentence(tmp_path, monkeypatch, more, chang
 
 
 def test_what_a_file_needs_and_what_needs_a_file(tmp_path):
-    with pytest.raises(ConfigError, match=r"needs data\.user_column and data\.label_column"):
+    with pytest.raises(ConfigError, match=r"set data\.user_column and data\.label_column"):
         build_data(load_run(None, [f"data.file='{table(tmp_path)}'"]))
     with pytest.raises(ConfigError, match="digits has no users"):
         build_data(load_run(None, ["data.partition=users"]))

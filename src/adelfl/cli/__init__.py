@@ -56,20 +56,20 @@ def _root(
 def main() -> None:
     """Run the command line; an AdelError is printed as one sentence with exit code 2.
 
-    With ``ADELFL_TRACEBACK=1`` it is a traceback, which includes the cause in a user's code.
+    With ``ADELFL_TRACEBACK=1``, a traceback is printed instead, which includes the cause in a user's code.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a question mark where a terminal has no ±
+            stream.reconfigure(errors="replace")  # prints ? where the terminal cannot display ±
     if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.insert(0, os.getcwd())  # for modules that run files name
+        sys.path.insert(0, os.getcwd())  # for the user's modules that experiment files name
     try:
         app()
-    except (AdelError, OSError) as error:  # OSError: standard output cannot be written
+    except (AdelError, OSError) as error:  # OSError: standard output is closed or full
         if os.environ.get("ADELFL_TRACEBACK"):
             raise
         if isinstance(error, OSError):
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - its buffer cannot be written either
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - flushing at exit would fail as well
         more = " (set ADELFL_TRACEBACK=1 for the traceback)" if error.__cause__ is not None else ""
         typer.echo(f"error: {error}{more}", err=True)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""Progress on stderr: bars with the accuracy so far, or a line per run where stderr is no terminal."""
+"""Progress on stderr: bars with the accuracy so far, or a line per finished run if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.bars.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self.console.print(f"interrupted; what is recorded stays, and {self.again} goes on from there")
+            self.console.print(f"interrupted; {self.again} continues from the last checkpoints")
 
     def stage(self, name: str, runs: int) -> None:
-        """Add a bar; it shows the jobs of the strategy ``name``, or all jobs until the next one."""
+        """Add a bar for the jobs of the strategy ``name``, or for all jobs until the next stage begins."""
         self.newest = self.tasks[name] = self.bars.add_task(f"{self.prefix}{name}", total=float(runs), note="")
         self.shares[self.newest] = {}
 
     def row(self, job: RunJob, row: Row) -> None:
-        """Show a row of a run that is under way."""
+        """Show a row of a run that is in progress."""
         if row.accuracy is None:
             return
         if job not in self.budgets:
@@ -63,11 +63,11 @@ class Display:
         self._update(job, min(0.999, row.time / self.budgets[job]), row.accuracy)
 
     def done(self, job: RunJob, accuracy: float | None) -> None:
-        """Show that a run ended; its accuracy is NaN if it broke down."""
+        """Show that a run ended; its accuracy is NaN if the run broke down."""
         task, note = self._update(job, 1.0, accuracy or 0.0)
         if not self.console.is_terminal:
-            ended = sum(share == 1.0 for share in self.shares[task].values())
-            self.console.print(f"{self.prefix}{note} ({ended} of {self.bars.tasks[task].total:.0f})")
+            finished = sum(share == 1.0 for share in self.shares[task].values())
+            self.console.print(f"{self.prefix}{note} ({finished} of {self.bars.tasks[task].total:.0f})")
 
     def _update(self, job: RunJob, share: float, accuracy: float) -> tuple[TaskID, str]:
         task = self.tasks.get(job.strategy, self.newest)

@@ -20,18 +20,18 @@ MAX_JSON_BATCHES = 20_000_000
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The problem; see examples/phones.toml.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Plan file, such as examples/phones.toml.")],
     fleet: Annotated[
         Path | None,
         typer.Option(
-            help="CSV with columns compute, upload, count, or TOML with \\[\\[device]] entries, as adelfl profile "
-            "writes it; takes the place of the file's own."
+            help="Replace the file's devices by those of a CSV file with columns compute, upload, count, or of a TOML "
+            "file with \\[\\[device]] entries, as adelfl profile writes it."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this file (.png, .pdf, .svg).")] = None,
     method: Annotated[
-        str, typer.Option(metavar="exact|trust-region", help="Solver of the paper's objective; exact is faster.")
+        str, typer.Option(metavar="exact|trust-region", help="Solver for the paper's objective; exact is faster.")
     ] = "exact",
     objective: Annotated[
         str, typer.Option(metavar="tight|paper", help="Minimise the noise of the rounds, or the paper's bound.")
@@ -41,7 +41,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="KEY=LOW:HIGH[:POINTS]",
-            help="Plan for each value in a range of budget or rounds, or without the slowest devices.",
+            help="Plan for several values of budget or rounds, or leave out that many of the slowest devices.",
         ),
     ] = None,
 ) -> None:
@@ -67,7 +67,7 @@ def plan(
     elif as_json and problem.rounds * max(problem.fleet.groups, problem.layers) > MAX_JSON_BATCHES:
         raise ConfigError(
             f"{problem.rounds} rounds × {problem.fleet.groups} device groups or {problem.layers} layers are too many "
-            "numbers for JSON; merge equal devices with count, or use adelfl.plan from Python"
+            "numbers for JSON; merge equal devices with count, or call adelfl.plan from Python"
         )
     else:
         solution = solved(problem)
@@ -92,7 +92,7 @@ def plan(
 
 
 def sweep_values(text: str) -> tuple[str, list[float]]:
-    """Return the key and the values of ``KEY=LOW:HIGH[:POINTS]``, evenly spaced (without) or geometric."""
+    """Return the key and the values of ``KEY=LOW:HIGH[:POINTS]``, evenly spaced for "without", geometric otherwise."""
     import numpy as np
 
     key, *numbers = re.split(r"\s*[=:]\s*", text.strip())
@@ -101,7 +101,7 @@ def sweep_values(text: str) -> tuple[str, list[float]]:
     except ValueError:
         raise ConfigError(f"--sweep {text}: must look like budget=75:600 or budget=75:600:40") from None
     if not (0 <= low < high < math.inf and (low > 0 or key == "without") and points in range(2, 1001)):
-        raise ConfigError(f"--sweep {text}: needs 0 < LOW < HIGH (without: 0 ≤ LOW) and from 2 to 1000 points")
+        raise ConfigError(f"--sweep {text}: needs 0 < LOW < HIGH (without: 0 ≤ LOW) and 2 to 1000 points")
     spaced = (np.linspace if key == "without" else np.geomspace)(low, high, int(points))
     inner = [float(f"{v:.4g}") if key == "budget" else float(round(v)) for v in spaced[1:-1]]
     return key, [low, *(v for v in dict.fromkeys(inner) if low < v < high), high]
@@ -112,21 +112,13 @@ def _plan_json(solution: Solution) -> dict[str, Any]:
     return {
         "groups": [{"name": fleet.name(i), "count": int(n)} for i, n in enumerate(fleet.count)],
         "deadlines": schedule.deadlines.tolist(),
-        "objective": solution.objective,
         "m": solution.m if isinstance(solution.m, float) else solution.m.tolist(),
         "batch_sizes": schedule.batch_sizes().tolist(),
         "p_empty": schedule.p_empty_bound.tolist(),
-        "bound": solution.bound,
-        "excess": solution.excess,
+        "expected_depth": schedule.expected_depth().tolist(),
         "uniform_excess": solution.uniform.excess,
         "uniform_m": solution.uniform.m,
-        "expected_depth": schedule.expected_depth().tolist(),
-        "binding": list(solution.binding),
         "sitting_out": [{"name": s.name, "count": s.count, "reason": s.reason} for s in solution.sitting_out],
-        "outcome": solution.outcome,
-        "advice": solution.advice,
-        "warnings": list(solution.warnings),
-        "grouping_error": solution.grouping_error,
-        "method": solution.method,
-        "seconds": solution.seconds,
+        **{key: getattr(solution, key) for key in ("bound", "excess", "binding", "outcome", "advice", "warnings")},
+        **{key: getattr(solution, key) for key in ("objective", "method", "grouping_error", "seconds")},
     }

@@ -25,17 +25,17 @@ def profile(
     batch_sizes: Annotated[str, typer.Option(help="Samples per step, separated by commas.")] = "4,8,16,32",
     repeats: Annotated[int, typer.Option(min=2, help="Steps at each batch size.")] = 20,
     upload: Annotated[float, typer.Option(min=0, help="Seconds to send an update.")] = 0.0,
-    mbps: Annotated[float | None, typer.Option(min=0.001, help="In place of --upload: megabits per second.")] = None,
+    mbps: Annotated[float | None, typer.Option(min=0.001, help="Upload rate in Mbit/s, instead of --upload.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the device; by default the host name.")] = None,
     count: Annotated[int, typer.Option(min=1, help="Number of devices of this kind.")] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.toml",
-            help=r"Add the \[\[device]] entry to this file for adelfl plan; a new file gets a \[problem] as well.",
+            help=r"Add the \[\[device]] entry to this file for adelfl plan; a new file also gets a \[problem] section.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Measure how fast this machine trains the model of CONFIG, for adelfl plan."""
@@ -57,7 +57,7 @@ def profile(
     laws = sorted(fit_laws(measured.per_sample), key=lambda law: law.distance)
     if not measured.grows:
         typer.echo(
-            "warning: the layer times do not grow with the batch size beyond their noise, so compute is a guess; "
+            "warning: the layer times do not grow measurably with the batch size, so compute is a guess; "
             "try larger --batch-sizes, or more --repeats",
             err=True,
         )
@@ -111,19 +111,15 @@ def _entry(values: dict[str, Any]) -> str:
 
 
 def _problem(settings: RunFile, layers: int, entry: dict[str, Any]) -> str:
-    """Return the [problem] section of a new file, with the budget of the configuration for this device."""
+    """Return the [problem] section of a new file, with the budget that the configuration gives for this device."""
     from adelfl.config.build import budget_for
     from adelfl.fleet import Fleet
 
     t = settings.training
     budget = budget_for(t, Fleet.of([entry["compute"]], [entry["upload"]]), layers)
-    why = "as configured"
-    if t.depth is not None:
-        why = f"{entry['name']} finishes {t.depth:.0%} of its layers at batch {t.batch}"
-    why = "".join(c if c.isprintable() else " " for c in why)
     return (
-        "# Written by adelfl profile. Set rounds and budget to yours.\n"
-        f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}  # seconds: {why}\n"
+        "# Written by adelfl profile. Replace rounds and budget (in seconds) by your own.\n"
+        f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}\n"
     )
 
 
@@ -139,13 +135,11 @@ def _check_out(path: Path, name: str) -> None:
         return
     devices = read_toml(path).get("device", [])
     if any(isinstance(device, dict) and device.get("name") == name for device in devices):
-        raise ConfigError(
-            f"--out {path}: it has a device named {name!r} already; choose another --name, or remove that entry"
-        )
+        raise ConfigError(f"--out {path}: already has a device named {name!r}; choose another --name, or remove it")
     try:
         parse_toml(f"{path.read_text(encoding='utf-8-sig')}\n[[device]]\n")
     except ValueError:
-        raise ConfigError(f"--out {path}: a [[device]] entry cannot be added to its key 'device'") from None
+        raise ConfigError(f"--out {path}: its key 'device' is an array, to which an entry cannot be added") from None
 
 
 def _as_json(measured: Profile, laws: list[FittedLaw], entry: dict[str, Any]) -> dict[str, Any]:

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from adelfl.experiments.study import Study
 
 
-class Scale(StrEnum):
-    """Sizes of an experiment."""
-
-    cpu = "cpu"
-    full = "full"
+Scale = StrEnum("Scale", ["cpu", "full"])
 
 
 def reproduce(
@@ -33,34 +29,28 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="Studies of adelfl's repository, leaderboard or all, or your own as package.module:STUDY.",
+            help="Names of the repository's studies, leaderboard, all, or your own study as package.module:STUDY.",
         ),
     ],
     scale: Annotated[Scale, typer.Option(help="cpu: narrow networks, fewer rounds; full: the paper's.")] = Scale.cpu,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default 5 (CIFAR-10: 3).")] = None,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    first_seed: Annotated[int, typer.Option(min=0, help="First seed; the others follow it.")] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Number of parallel runs; by default one per core.")] = None,
     on: On = Where.here,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("results"),
-    runs: Annotated[Path, typer.Option(help="Folder for the runs; finished runs in it are not repeated.")] = Path(
-        "runs/reproduce"
-    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for tables and figures.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/reproduce"),
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="section.key=value", help="Change every run, such as engine.device=cuda."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option(help="Skip runs whose rows are in the folder of tables, from any machine.")
-    ] = False,
-    summary: Annotated[
-        bool, typer.Option("--summary", help="Run nothing; summarise the rows that are in the folder of tables.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip runs whose results are already in --out.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Run nothing; summarise the results in --out.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Run a study, such as the paper's experiments, and report which claims hold.
+    """Run studies, such as the paper's experiments, and report which claims hold.
 
-    Each strategy's learning rate is chosen on validation data first. Runs that are finished are not run again.
+    Each strategy's learning rate is chosen on validation data first. Finished runs are not repeated.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from adelfl.atomic import write_json
@@ -73,11 +63,13 @@ def reproduce(
         raise ConfigError("--json: name one study at a time")
     more = (*(changes or ()), *data_change(data_dir))
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: is not a folder")
+        raise ConfigError(f"--out {out}: is not a folder; choose another name")
     for study in studies:
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
         stem = out / folder.name
-        earlier = _earlier(study, stem) if resume or summary else None
+        earlier = None
+        if (resume or summary) and stem.with_name(f"{stem.name}.csv").is_file():
+            earlier = StudyResults.read(study, stem)
         minutes = _minutes(stem) if resume or summary else 0.0
         stem.parent.mkdir(parents=True, exist_ok=True)
         if not summary:
@@ -85,7 +77,7 @@ def reproduce(
             with Display(["learning rates"], f"{study.name} ") as display:
                 outcome = conduct(study, setup, display, keep=partial(StudyResults.write, stem=stem))
         elif earlier is None:
-            raise ConfigError(f"{stem}.csv: there are no rows to summarise yet")
+            raise ConfigError(f"{stem}.csv: no such file; run the study without --summary first")
         else:
             outcome = earlier
         outcome.write(stem)
@@ -99,18 +91,11 @@ def reproduce(
             from adelfl.report.terminal import print_study
 
             print_study(study.title, study.source, outcome.tables(), outcome.to_json()["claims"])
-            typer.echo(f"Tables and pictures: {stem}.*   Runs: {folder}")
-
-
-def _earlier(study: Study, stem: Path) -> StudyResults | None:
-    """Read the rows that are there already."""
-    from adelfl.experiments.results import StudyResults
-
-    return StudyResults.read(study, stem) if stem.with_name(f"{stem.name}.csv").is_file() else None
+            typer.echo(f"Tables and figures: {stem}.*   Runs: {folder}")
 
 
 def _minutes(stem: Path) -> float:
-    """Return the computing time that earlier results state: their runs may be on another machine."""
+    """Return the computing time in earlier results, whose runs may be on another machine; 0 if there are none."""
     path = stem.with_name(f"{stem.name}.json")
     try:
         return float(json.loads(path.read_text(encoding="utf-8"))["about"]["core_minutes"])
@@ -123,7 +108,7 @@ def _find(name: str, scale: str) -> list[Study]:
     if ":" not in name and find_spec("studies") is None:
         raise ConfigError(
             f"study {name!r}: there is no package named studies here; run this in a clone of adelfl's repository, or "
-            "name a study of your own as package.module:STUDY"
+            "give a study of your own as package.module:STUDY"
         )
     if ":" not in name:
         studies: list[Study] = import_object("NAME", "studies:find_studies")(name, scale)
@@ -137,21 +122,21 @@ def _find(name: str, scale: str) -> list[Study]:
 
 
 def _draw(study: Study, outcome: StudyResults, stem: Path) -> None:
-    """Write the pictures of a study."""
+    """Write the figures of a study."""
     from adelfl.report.studies import draw_dots, draw_study
     from adelfl.report.style import save
     from adelfl.report.time_series import evaluated
 
-    pictures = {} if study.pictures is None else study.pictures(outcome, stem.parent)
-    # The strategies of each cell whose accuracy over time is known; rows of earlier versions lack it.
+    figures = {} if study.pictures is None else study.pictures(outcome, stem.parent)
+    # The strategies of each cell whose accuracy over time is known; results of earlier versions lack it.
     cells = [(title, known) for title, contenders in outcome.contenders() if (known := evaluated(contenders))]
     if study.drawing == "dots":
         dots = [(title, [row[:3] for row in rows]) for title, rows in outcome.tables()]
-        pictures[f"{stem.name}.png"] = draw_dots(dots, study.title)
+        figures[f"{stem.name}.png"] = draw_dots(dots, study.title)
     elif study.drawing == "curves" and cells:
         recorded = all(c.records for _, contenders in cells for c in contenders)
-        pictures[f"{stem.name}.png"] = draw_study(cells, f"{study.title}   ({study.source})", deadlines=recorded)
-    if not pictures:
-        typer.echo(f"note: no picture of {study.name}: its rows have no curves; run it again for one", err=True)
-    for name, picture in pictures.items():
-        save(picture, stem.with_name(name), dpi=100)
+        figures[f"{stem.name}.png"] = draw_study(cells, f"{study.title}   ({study.source})", deadlines=recorded)
+    if not figures:
+        typer.echo(f"note: {study.name} has no figure, since its results have no curves; run the study again", err=True)
+    for name, drawn in figures.items():
+        save(drawn, stem.with_name(name), dpi=100)

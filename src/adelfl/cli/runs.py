@@ -24,20 +24,12 @@ if TYPE_CHECKING:
 Config = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Experiment file; by default the bundled experiment.")
 ]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change a key of the file; repeatable.")
-]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change a setting.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with mnist/ and cifar10/ parquet files.")]
 
 
-class Where(StrEnum):
-    """Places where runs are computed."""
-
-    here = "here"
-    ray = "ray"
-
-
-On = Annotated[Where, typer.Option(help="This machine, or a Ray cluster: that at $RAY_ADDRESS, or a new one here.")]
+Where = StrEnum("Where", ["here", "ray"])
+On = Annotated[Where, typer.Option(help="Run here, or on a Ray cluster: the one at $RAY_ADDRESS, or a new one here.")]
 
 
 def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | None) -> RunFile:
@@ -50,7 +42,7 @@ def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | Non
 
 
 def data_change(data_dir: Path | None) -> list[str]:
-    """Return the change that ``--data-dir`` stands for."""
+    """Return ``--data-dir`` as a change of the experiment file."""
     return [] if data_dir is None else [f"data.data_dir={json.dumps(str(data_dir))}"]
 
 
@@ -59,34 +51,33 @@ def run(
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default below runs/.")] = None,
     data_dir: DataDir = None,
-    engine: Annotated[str | None, typer.Option(help="auto, fused, stacked or loop.")] = None,
 ) -> None:
-    """Simulate one strategy, and record it."""
-    run_file = prepare(config, [*(changes or ()), *([f"engine.name={engine}"] if engine else ())], data_dir)
+    """Simulate one strategy and record the run."""
+    run_file = prepare(config, changes, data_dir)
     from adelfl.config.build import build_data
     from adelfl.runner import start
 
     parts = [run_file.data.title, run_file.model.factory or run_file.model.name, run_file.strategy.name]
     name = "-".join([*(part.replace(":", ".") for part in parts), f"seed{run_file.training.seed}"])
     folder = out or _free(Path("runs") / name)
-    build_data(run_file)  # before the display opens: decoding has a bar of its own
+    build_data(run_file)  # before the display opens, because decoding has its own progress bar
     _show_one(folder, run_file.strategy.name, run_file.training.seed, lambda report: start(run_file, folder, report))
     _print_untrained_note(run_file, _contenders({run_file.strategy.name: [folder]}))
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")]) -> None:
-    """Continue an interrupted run; its files end up as if it had not been interrupted."""
+    """Continue an interrupted run; its files will be the same as those of an uninterrupted run."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from adelfl.records.reader import RunRecord
     from adelfl.runner import made_elsewhere
-    from adelfl.runner import resume as go_on
+    from adelfl.runner import resume as resume_run
 
     record = RunRecord.open(run)
     if record.result is not None:
-        typer.echo(f"{run} is finished already.", err=True)
+        typer.echo(f"{run} is already finished.", err=True)
     elif note := made_elsewhere(run):
-        typer.echo(f"note: {note}: its last bits may differ from those of an uninterrupted run", err=True)
-    _show_one(run, record.info.strategy, record.info.seed, lambda report: go_on(run, report))
+        typer.echo(f"note: {note}; its results may differ in the last bits from an uninterrupted run", err=True)
+    _show_one(run, record.info.strategy, record.info.seed, lambda report: resume_run(run, report))
 
 
 def _show_one(folder: Path, strategy: str, seed: int, do: Callable[[Callable[[Row], None]], RunResult]) -> None:
@@ -114,14 +105,14 @@ def compare(
         str, typer.Option(help=r"Names, import paths, or name\[option=value], separated by commas.")
     ] = "adel,adel-paper,salf,drop,wait,heterofl,oracle",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 5,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    first_seed: Annotated[int, typer.Option(min=0, help="First seed; the others follow it.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Number of parallel runs.")] = 1,
     on: On = Where.here,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default below runs/.")] = None,
     plot: Annotated[Path | None, typer.Option(help="File for the plot; by default accuracy.png in the folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat finished runs, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat finished runs as well.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Compare strategies on the same data, initial weights and random draws, over several seeds.
@@ -130,65 +121,58 @@ def compare(
     """
     run_file = prepare(config, changes, data_dir)
     from adelfl.cli.display import Display
+    from adelfl.config.run import RunFile
     from adelfl.pools import run_all
+    from adelfl.report.comparison import summary_json
     from adelfl.report.style import check_picture, save
+    from adelfl.report.terminal import print_comparison
     from adelfl.report.time_series import draw_comparison
-    from adelfl.runner import default_folder, jobs_of, parse_strategy
+    from adelfl.runner import build_checked, default_folder, jobs_of, parse_strategy
 
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     if not names:
-        raise ConfigError("--strategies: name at least one")
+        raise ConfigError("--strategies: give at least one strategy")
     parsed = [(name, sorted(options.items())) for name, options in map(parse_strategy, names)]
     if any(strategy in parsed[:k] for k, strategy in enumerate(parsed)):
-        raise ConfigError("--strategies: each may be named once")
+        raise ConfigError("--strategies: give each strategy once")
     for change in changes or ():
         if change.startswith(("strategy.", "training.seed")):
-            raise ConfigError(
-                f"--set {change}: compare takes its strategies and seeds from --strategies and --first-seed"
-            )
+            raise ConfigError(f"--set {change}: cannot be set here; use --strategies and --first-seed")
     folder = out or default_folder(run_file, Path("runs"))
     jobs_to_do = jobs_of(run_file, names, seeds, first_seed, folder, fresh)
-    _check(jobs_to_do)
+    for job in jobs_to_do[: len(names)]:  # the first seed's runs: errors appear before any run starts
+        if fresh or not job.folder.exists():
+            build_checked(RunFile.model_validate_json(job.config))
     _print_versions_note(jobs_to_do)
     picture = plot or folder / "accuracy.png"
     if plot is not None:
         check_picture(plot)
-    errors: dict[RunJob, AdelError] = {}
-    finished = []
+    results: dict[RunJob, RunResult | AdelError] = {}
     with Display(names) as display:
         for name in names:
             display.stage(name, seeds)
         for job, result in run_all(jobs_to_do, jobs, display.row, on.value):
-            if isinstance(result, AdelError):
-                errors[job] = result
-                continue
-            finished.append(job)
-            display.done(job, result.final_accuracy)
-    done = {name: [job.folder for job in jobs_to_do if job.strategy == name and job in finished] for name in names}
-    contenders = _contenders(done)
+            results[job] = result
+            if not isinstance(result, AdelError):
+                display.done(job, result.final_accuracy)
+    errors = {job: result for job in jobs_to_do if isinstance(result := results[job], AdelError)}
+    finished = [job for job in jobs_to_do if job not in errors]
+    contenders = _contenders({name: [job.folder for job in finished if job.strategy == name] for name in names})
     if contenders:
-        _print_comparison(contenders, as_json)
+        if as_json:
+            typer.echo(json.dumps(summary_json(contenders)))
+        else:
+            print_comparison(contenders)
+            for note in dict.fromkeys(note for c in contenders for r in c.records for note in r.info.notes):
+                typer.echo(f"note: {note}", err=True)
         save(draw_comparison(contenders, _title(run_file, contenders)), picture)
         if not as_json:
             _print_untrained_note(run_file, contenders)
             typer.echo(f"Runs: {folder}   Plot: {picture}")
-    for job in (job for job in jobs_to_do if job in errors):  # in the order of the jobs
-        typer.echo(f"error: {job.strategy}, seed {job.seed}: {errors[job]}", err=True)
+    for job, error in errors.items():
+        typer.echo(f"error: {job.strategy}, seed {job.seed}: {error}", err=True)
     if errors:
         raise typer.Exit(2)
-
-
-def _print_comparison(contenders: list[Contender], as_json: bool) -> None:
-    if as_json:
-        from adelfl.report.comparison import summary_json
-
-        typer.echo(json.dumps(summary_json(contenders)))
-        return
-    from adelfl.report.terminal import print_comparison
-
-    print_comparison(contenders)
-    for note in dict.fromkeys(note for c in contenders for r in c.records for note in r.info.notes):
-        typer.echo(f"note: {note}", err=True)
 
 
 def list_runs(
@@ -199,12 +183,12 @@ def list_runs(
     from adelfl.report.terminal import print_runs
 
     if root != Path("runs") and not root.is_dir():
-        raise ConfigError(f"{root}: no such folder")
+        raise ConfigError(f"{root}: no such folder; give a folder that contains runs")
     print_runs(find_runs(root), root)
 
 
 def show(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]) -> None:
-    """Show one run: accuracy, deadlines, contributors per layer."""
+    """Show one run: accuracy, deadlines and contributors per layer."""
     from adelfl.records.reader import RunRecord
     from adelfl.report.terminal import print_run
 
@@ -231,18 +215,6 @@ def _print_untrained_note(run_file: RunFile, contenders: list[Contender]) -> Non
         typer.echo(f"note: {note}", err=True)
 
 
-def _check(jobs_to_do: list[RunJob]) -> None:
-    """Build each strategy's first run before any starts, so that errors appear at once."""
-    from adelfl.config.run import RunFile
-    from adelfl.runner import build_checked
-
-    seen = set()
-    for job in jobs_to_do:
-        if job.strategy not in seen and (job.fresh or not job.folder.exists()):
-            build_checked(RunFile.model_validate_json(job.config))
-        seen.add(job.strategy)
-
-
 def _print_versions_note(jobs_to_do: list[RunJob]) -> None:
     """Print a note if finished runs of other versions are reused."""
     from adelfl.runner import made_elsewhere
@@ -253,8 +225,8 @@ def _print_versions_note(jobs_to_do: list[RunJob]) -> None:
             with suppress(AdelError):  # reported when the job runs
                 notes += filter(None, [made_elsewhere(job.folder)])
     if notes:
-        more = f", and {len(notes) - 1} more like it" if len(notes) > 1 else ""
-        typer.echo(f"note: {notes[0]}{more}; --fresh runs again what is there", err=True)
+        more = f", and {len(notes) - 1} other runs with other versions" if len(notes) > 1 else ""
+        typer.echo(f"note: {notes[0]}{more}; use --fresh to repeat them", err=True)
 
 
 def _contenders(folders: dict[str, list[Path]]) -> list[Contender]:
@@ -287,19 +259,19 @@ def partition(
 
     if plot is not None:
         check_picture(plot)
-    dataset, dealt = build_data(run_file)
-    counts = dealt.label_counts(dataset.y_train)
+    dataset, parts = build_data(run_file)
+    counts = parts.label_counts(dataset.y_train)
     top = (counts.max(axis=1) / counts.sum(axis=1)).mean()
     typer.echo(
-        f"{len(dealt)} devices hold {dealt.sizes.min()} to {dealt.sizes.max()} samples of {dataset.name}; "
+        f"{len(parts)} devices hold {parts.sizes.min()} to {parts.sizes.max()} samples of {dataset.name}; "
         f"a device's most frequent label makes up {top:.0%} of its samples on average"
     )
     if save is not None:
-        dealt.save(save)
+        parts.save(save)
         typer.echo(f"Partition: {save}")
     if plot is not None:
         from adelfl.report.partition import draw_partition
         from adelfl.report.style import save as save_figure
 
-        save_figure(draw_partition(dealt, dataset.y_train), plot)
+        save_figure(draw_partition(parts, dataset.y_train), plot)
         typer.echo(f"Plot: {plot}")

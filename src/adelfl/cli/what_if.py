@@ -16,14 +16,12 @@ if TYPE_CHECKING:
 
 def what_if(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Record of a Flower deployment.")],
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Data and model, for accuracies.")
-    ] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Experiment, for accuracies.")] = None,
     strategies: Annotated[
         str | None,
-        typer.Option(help=r"Names, or name\[option=value], separated by commas; by default the one that ran."),
+        typer.Option(help=r"Names, or name\[option=value], separated by commas; by default the recorded method."),
     ] = None,
-    budget: Annotated[float | None, typer.Option(help="Seconds; by default those of the record.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Time budget in seconds; by default that of the record.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds for drawing samples.")] = 3,
     changes: Changes = None,
     data_dir: DataDir = None,
@@ -37,22 +35,21 @@ def what_if(
     from adelfl.simulation.what_if import Forecast, what_if
 
     record = RunRecord.open(run)
-    History.of(record)  # an error if it is no record of a deployment, before anything is printed
-    words = [record.info.strategy] if strategies is None else [w for w in strategies.split(",") if w.strip()]
-    methods = [parse_strategy(word) for word in words]
-    if strategies is None:
-        methods = [(record.info.strategy, dict(record.info.options))]
+    History.of(record)  # raises an error before anything is printed if this is not a deployment
+    methods = {record.info.strategy: (record.info.strategy, dict(record.info.options))}
+    if strategies is not None:
+        methods = {word.strip(): parse_strategy(word) for word in strategies.split(",") if word.strip()}
     experiment = None
     if run_file is not None:
         nodes = len(record.info.nodes or ())
         fleet = run_file.fleet.model_copy(update={"devices": nodes})
-        training = run_file.training.model_copy(update={"local_iterations": 2})  # for an engine that takes any number
+        training = run_file.training.model_copy(update={"local_iterations": 2})  # for an engine with several steps
         experiment = build_experiment(run_file.model_copy(update={"fleet": fleet, "training": training}))
-    width = 3 + max(len(f"{word}, as it happened") for word in (*words, record.info.strategy))
+    width = 3 + max(len(f"{word}, as recorded") for word in (*methods, record.info.strategy))
     line = f"{{:{width}}}{{:>8}}{{:>14}}{{:>12}}{{:>14}}".format
     typer.echo(line("", "rounds", "s per round", "seconds", "accuracy, %"))
-    typer.echo(line(f"{record.info.strategy}, as it happened", *_cells([Forecast.of(record)])))
-    for word, (name, options) in zip(words, methods, strict=True):
+    typer.echo(line(f"{record.info.strategy}, as recorded", *_cells([Forecast.of(record)])))
+    for word, (name, options) in methods.items():
         outcomes = [
             what_if(
                 record, name, options, budget=budget,
@@ -60,7 +57,7 @@ def what_if(
             )
             for seed in range(seeds if experiment else 1)
         ]  # fmt: skip
-        typer.echo(line(f"{word.strip()}, simulated", *_cells(outcomes)))
+        typer.echo(line(f"{word}, simulated", *_cells(outcomes)))
 
 
 def _cells(outcomes: list[Forecast]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Builds an experiment from a configuration: data, partition, model, layers, fleet, strategy."""
+"""Build an experiment from a configuration: data, partition, model, layers, fleet, strategy."""
 
 from __future__ import annotations
 
@@ -50,25 +50,24 @@ def build_experiment(config: RunFile) -> Experiment:
     share = find_codec(t.codec).relative_size(dict(model.named_parameters()))
     believed = misjudged(fleet, config.fleet.misjudged, config.fleet.misjudged_each, seed)
     budget = budget_for(t, fleet, len(layers))
+    rounds, steps = (None if n == "auto" else n for n in (t.rounds, t.local_iterations))
     problem = Problem(
         fleet=believed if share == 1.0 else replace(believed, upload=believed.upload * share),
         layers=len(layers),
-        rounds=1 if t.rounds == "auto" else t.rounds,
+        rounds=rounds or 1,
         budget=budget,
         batch=t.batch,
         learning_rate=config.learning_rate.build(),
         constants=config.constants.build() if config.constants else _estimated(model, layers, dataset, partition, seed),
         cohort=t.cohort,
-        local_iterations=1 if t.local_iterations == "auto" else t.local_iterations,
+        local_iterations=steps or 1,
         latency=latency if config.latency.known else Exponential(),
         samples=None if t.oversample else partition.sizes,
     )
-    if "auto" in (t.rounds, t.local_iterations):
-        rounds, steps = (None if n == "auto" else n for n in (t.rounds, t.local_iterations))
-        problem = with_local_work(problem, rounds=rounds, steps=steps)
+    problem = with_local_work(problem, rounds=rounds, steps=steps)
     kind = find_strategy(config.strategy.name)
     check_options(kind, config.strategy.options)
-    with users_code(f"strategy {config.strategy.name} cannot be made"):
+    with users_code(f"strategy {config.strategy.name} cannot be created"):
         strategy = kind(problem, **config.strategy.options)
     return Experiment(
         dataset=dataset,
@@ -99,16 +98,16 @@ def build_experiment(config: RunFile) -> Experiment:
 
 
 def _latency(config: RunFile, model: nn.Module, layers: tuple[Layer, ...], dataset: Dataset) -> LatencyModel:
-    """Return the latency model: the paper's, that of [latency], or a user's."""
+    """Return the paper's latency model, the one described in [latency], or a user's."""
     from adelfl.latency import Exponential, Latency, Law
     from adelfl.training.costs import layer_costs, layer_sizes
 
     section = config.latency
     if config.fleet.latency is not None:
-        own: LatencyModel = call_factory("fleet.latency", config.fleet.latency)
-        if missing := [name for name in ("layer_times", "upload_times", "delivery") if not hasattr(own, name)]:
-            raise ConfigError(f"fleet.latency: {config.fleet.latency} has no method {', '.join(missing)}")
-        return own
+        users: LatencyModel = call_factory("fleet.latency", config.fleet.latency)
+        if missing := [name for name in ("layer_times", "upload_times", "delivery") if not hasattr(users, name)]:
+            raise ConfigError(f"fleet.latency: {config.fleet.latency} has no method {', '.join(missing)}; add it")
+        return users
     costs = section.costs
     if isinstance(costs, str):
         import torch
@@ -168,13 +167,13 @@ def _model(section: ModelSection, dataset: Dataset, seed: int) -> nn.Module:
 
 
 def budget_for(section: TrainingSection, fleet: Fleet, layers: int) -> float:
-    """Return the time budget: the given one, or that in which a fleet finishes the given share of its layers."""
+    """Return the time budget: the given one, or the one in which a fleet finishes the given share of its layers."""
     from adelfl.theory.participation import deadline_for_depth
 
     if section.budget is not None:
         return section.budget_share * section.budget
     assert section.depth is not None
-    assert section.rounds != "auto" != section.local_iterations  # which load_run refuses together with depth
+    assert section.rounds != "auto" != section.local_iterations  # load_run rejects "auto" together with depth
     steps = layers * section.local_iterations
     batch = section.batch + fleet.overhead_of()
     deadline = deadline_for_depth(section.depth, steps, fleet.compute, fleet.upload, batch, fleet.count)

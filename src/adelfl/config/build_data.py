@@ -1,4 +1,4 @@
-"""Builds the data set of a configuration, and its partition among the devices."""
+"""Build the data set of a configuration and its partition among the devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adelfl.errors import ConfigError
 from adelfl.plugins import call_factory, users_code
 from adelfl.seeds import rng_for
 
-_VALIDATION_SEED = 0  # one split for all seeds, so that tuning and reported runs hold out the same samples
+_VALIDATION_SEED = 0  # the same split for all seeds: tuning and reported runs hold out the same samples
 
 
 def build_data(config: RunFile) -> tuple[Dataset, Partition]:
@@ -23,7 +23,7 @@ def build_data(config: RunFile) -> tuple[Dataset, Partition]:
         given = given_fleet(config)
         devices = config.fleet.devices if given is None else given.size
         dataset = load_data(d, d.validation)
-        # Each device holds at least one batch; devices of a larger fleet share samples.
+        # Each device holds at least one batch; in a larger fleet, devices share samples.
         least = min(config.training.batch, dataset.y_train.size)
         if d.partition == "iid":
             partition = iid(dataset.y_train, devices, seed, min_size=least)
@@ -35,9 +35,9 @@ def build_data(config: RunFile) -> tuple[Dataset, Partition]:
 
 
 def load_data(section: DataSection, validation: float = 0.0) -> Dataset:
-    """Return the data set, with a share of its training samples in place of its test samples if ``validation``."""
-    others = {"partition", "partition_file", "alpha", "validation", "test_samples"}
-    return _dataset(section.model_dump_json(exclude=others), validation)
+    """Return the data set; a share ``validation`` of its training samples replaces the test samples if it is not 0."""
+    partitioning = {"partition", "partition_file", "alpha", "validation", "test_samples"}
+    return _dataset(section.model_dump_json(exclude=partitioning), validation)
 
 
 @lru_cache(maxsize=2)
@@ -48,7 +48,7 @@ def _dataset(section: str, validation: float = 0.0) -> Dataset:
     d = DataSection.model_validate_json(section)
     if d.factory is None and d.file is not None:
         if d.user_column is None or d.label_column is None:
-            raise ConfigError("data.file: needs data.user_column and data.label_column, the names of two columns")
+            raise ConfigError("data.file: set data.user_column and data.label_column to the names of two columns")
         split = {"split": d.split, "test_share": d.test_share, "seed": d.split_seed}
         return read_users(d.file, d.user_column, d.label_column, skip=d.skip_columns, **split)  # type: ignore[arg-type]
     if d.factory is None:
@@ -70,7 +70,7 @@ def _held_out(whole: Dataset, kept: Ints, held_out: Ints) -> Dataset:
 
 
 def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
-    """Return the data set with this many of its test samples, drawn at random, the same for every strategy."""
+    """Return the data set with at most ``samples`` test samples, drawn at random by the seed."""
     if samples is None or samples >= dataset.y_test.size:
         return dataset
     chosen = rng_for(seed, "test samples").permutation(dataset.y_test.size)[:samples]
@@ -80,8 +80,8 @@ def _fewer_tests(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
 def _given_partition(config: RunFile) -> tuple[Dataset, Partition]:
     """Return the data set and its partition by users, by a user's function, or from a file.
 
-    It is a partition of the whole training set, from which ``data.validation`` removes samples (each device keeps one),
-    or a file of ``adelfl partition --save``, which is a partition of the remaining samples.
+    ``data.validation`` removes samples from a partition of the whole training set; each device keeps at least one. A
+    file of ``adelfl partition --save`` may be a partition of the remaining samples instead.
     """
     section, given = config.data, given_fleet(config)
     whole = load_data(section)
@@ -91,11 +91,9 @@ def _given_partition(config: RunFile) -> tuple[Dataset, Partition]:
         devices = len(partition)
     key = "data.partition_file" if section.partition_file is not None else "data.partition"
     source, n = section.partition_file or section.partition, len(partition)
-    dealt = f"{key}: {source} deals {partition.samples} samples to {n} devices"
+    given_sizes = f"{key}: {source} distributes {partition.samples} samples to {n} devices"
     if n != devices:
-        raise ConfigError(
-            f"{dealt}; here are {whole.y_train.size} samples and {devices} devices (set fleet.devices to {n})"
-        )
+        raise ConfigError(f"{given_sizes}, but the fleet has {devices} devices; set fleet.devices to {n}")
     if not section.validation:
         dataset = whole
     elif partition.samples == whole.y_train.size:
@@ -104,7 +102,7 @@ def _given_partition(config: RunFile) -> tuple[Dataset, Partition]:
     else:
         dataset = load_data(section, section.validation)
     if partition.samples != dataset.y_train.size:
-        raise ConfigError(f"{dealt}; here are {dataset.y_train.size} samples and {devices} devices")
+        raise ConfigError(f"{given_sizes}, but the training set has {dataset.y_train.size} samples")
     return dataset, partition
 
 
@@ -113,10 +111,10 @@ def _users_partition(section: DataSection, whole: Dataset) -> Partition:
         return Partition.load(section.partition_file)
     if section.partition == "users":
         if whole.users is None:
-            raise ConfigError(f'data.partition: {whole.name} has no users; use data.file, or "iid" or "dirichlet"')
+            raise ConfigError(f'data.partition: {whole.name} has no users; use "iid" or "dirichlet", or set data.file')
         return by_user(whole.users)
-    made = call_factory("data.partition", section.partition, whole)
-    if isinstance(made, Partition):
-        return made
+    partition = call_factory("data.partition", section.partition, whole)
+    if isinstance(partition, Partition):
+        return partition
     with users_code(f"data.partition: {section.partition} must return a Partition, or positions for each device"):
-        return Partition.of(list(made), whole.y_train.size)
+        return Partition.of(list(partition), whole.y_train.size)

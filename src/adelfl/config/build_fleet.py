@@ -1,4 +1,4 @@
-"""Builds the fleet of a configuration: listed, drawn at random, or measured."""
+"""Build the fleet of a configuration: listed, drawn at random, or measured."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def given_fleet(config: RunFile) -> Fleet | None:
 
 
 def build_fleet(config: RunFile, devices: int, layers: int, megabytes: float) -> tuple[Fleet, dict[str, Any]]:
-    """Return the fleet, and what its world follows: ``links`` and ``availability`` of measured devices.
+    """Return the fleet, and ``links`` and ``availability`` of its world if devices are measured.
 
-    ``layers`` and ``megabytes`` are those of the model.
+    ``layers`` and ``megabytes`` are the number of layers and the size of the model.
     """
     section, seed = config.fleet, config.training.seed
     if (fleet := given_fleet(config)) is not None:
@@ -35,7 +35,7 @@ def build_fleet(config: RunFile, devices: int, layers: int, megabytes: float) ->
         return Fleet.phones(devices, compute=section.compute, update_megabytes=megabytes, seed=seed), {}
     if section.kind == "uniform":
         if section.high <= section.low:
-            raise ConfigError(f"fleet.high: must exceed fleet.low = {section.low:g}, not {section.high:g}")
+            raise ConfigError(f"fleet.high: must be above fleet.low = {section.low:g}, not {section.high:g}")
         return Fleet.uniform(devices, low=section.low, high=section.high, upload=section.upload, seed=seed), {}
     if section.kind == "two-class":
         speeds = {"fast": section.compute, "slow": section.slow, "slow_share": section.slow_share}
@@ -51,9 +51,9 @@ def _lognormal(section: FleetSection, devices: int, seed: int) -> Fleet:
 def _measured(
     section: FleetSection, devices: int, seed: int, layers: int, megabytes: float
 ) -> tuple[Fleet, dict[str, Any]]:
-    """Return the mean speeds and uploads of measured devices, their uplinks, and when they are available.
+    """Return the mean speeds and uploads of measured devices, with their uplinks and availability.
 
-    A step of the model takes as long as the measured one; speeds and uploads without a file are lognormal.
+    A training step takes as long as the measured one; speeds and uploads without a file are lognormal.
     """
     if not (section.speeds or section.bandwidth or section.availability):
         raise ConfigError('fleet.kind = "traces" needs fleet.speeds, fleet.bandwidth or fleet.availability')

@@ -1,12 +1,12 @@
-"""Defaults that depend on the data set and the model: with them, the oracle trains every built-in pair."""
+"""Defaults that depend on the data set and the model; with them, the oracle trains every built-in pair well."""
 
 from __future__ import annotations
 
 TABLE = "a table"
-"""Stands for data from a file, in place of the name of a data set."""
+"""Name in :data:`RATES` of data from a file."""
 
 RATE = 0.1
-"""Learning rate for the data or the model of a user."""
+"""Learning rate for a user's data or model."""
 
 RATES = {
     TABLE: {"mlp": 0.3},

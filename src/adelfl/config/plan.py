@@ -36,7 +36,7 @@ class ProblemSection(Section):
 
 
 class PlanDevice(DeviceEntry):
-    """[[device]] of a plan, with the samples of each device; in a run these come from the partition."""
+    """[[device]] of a plan; ``samples`` of each device come from the partition in a run."""
 
     samples: int | None = Field(default=None, ge=1)
 
@@ -55,8 +55,8 @@ def load_problem(path: Path, fleet_file: Path | None = None) -> Problem:
     values = read_toml(path)
     if "device" in values and "problem" not in values:
         raise ConfigError(
-            f"{path}: describes devices, but has no [problem]; add one with rounds, budget and layers, or name this "
-            "file with --fleet beside a file that has one"
+            f"{path}: has [[device]] entries, but no [problem]; add one with rounds, budget and layers, or pass "
+            "this file as --fleet together with a file that has one"
         )
     try:
         config = PlanFile.model_validate(values)

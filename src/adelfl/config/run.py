@@ -38,7 +38,7 @@ from adelfl.runtime.codec import find_codec
 from adelfl.runtime.server_step import ServerStepName
 
 PathName = Annotated[str, AfterValidator(lambda name: str(Path(name).absolute()))]
-"""Name of a file or folder, made independent of the working directory."""
+"""Name of a file or folder, stored as an absolute path."""
 LogDeviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # e^10 is a factor of 20,000
 
 
@@ -65,9 +65,7 @@ class DataSection(Section):
     @classmethod
     def _known_or_path(cls, value: str) -> str:
         if value not in ("iid", "dirichlet", "users") and ":" not in value:
-            raise PydanticCustomError(
-                "partition", "must be 'iid', 'dirichlet', 'users' or an import path package.module:function"
-            )
+            raise PydanticCustomError("partition", "must be 'iid', 'dirichlet', 'users' or package.module:function")
         return value
 
     @model_validator(mode="after")
@@ -171,18 +169,14 @@ class TrainingSection(Section):
 
 
 class RateSection(LearningRateSection):
-    """[learning_rate] of a run.
-
-    A :class:`RunFile` replaces "auto" by a number with which the oracle trains each built-in model on each built-in
-    data set in its default number of rounds.
-    """
+    """[learning_rate] of a run; :class:`RunFile` replaces "auto" by a number from :mod:`adelfl.config.defaults`."""
 
     schedule: Literal["inverse", "constant"] = "constant"
     initial: Positive | Literal["auto"] = "auto"  # type: ignore[assignment]
 
 
 class StrategySection(Section):
-    """[strategy]: a name, and the options of that strategy."""
+    """[strategy]."""
 
     name: str = "adel"
     options: dict[str, Any] = Field(default_factory=dict)
@@ -190,7 +184,7 @@ class StrategySection(Section):
     @field_validator("options")
     @classmethod
     def _finite(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """Refuse infinity and NaN, which JSON cannot hold; null would stand for the option's default."""
+        """Reject infinity and NaN, which JSON cannot represent."""
         for key, option in value.items():
             if isinstance(option, float) and not math.isfinite(option):
                 raise PydanticCustomError("finite", "{key} must be a finite number", {"key": key})
@@ -198,7 +192,7 @@ class StrategySection(Section):
 
 
 class ServerSection(Section):
-    """[server]: the step with the merged updates."""
+    """[server]."""
 
     step: ServerStepName | Literal["auto"] = "auto"
     lr: Positive | None = None
@@ -232,7 +226,7 @@ class RunFile(Section):
 
     @model_validator(mode="after")
     def _with_defaults_of_the_model(self) -> RunFile:
-        """Choose the learning rate "auto", and rounds and width that are not given, by data set and model."""
+        """Set the learning rate "auto", and rounds and width that are not given, by data set and model."""
         own = self.data.factory is not None or self.model.factory is not None
         data, model = self.data.name if self.data.file is None else TABLE, self.model.name
         if self.learning_rate.initial == "auto":
@@ -275,15 +269,15 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
     Parameters
     ----------
     path : Path or None
-        TOML file; None for the default: digits, 30 devices, an MLP, and a budget with a mean depth of 15 % at batch 16.
+        TOML file; None for the default: digits, an MLP, 30 devices, and a budget for a mean depth of 15 % at batch 16.
     changes : sequence of str
-        ``section.key=value`` pairs that replace values of the file; the value as TOML, or a bare word.
+        ``section.key=value`` pairs that replace values of the file; a value is TOML or a bare word.
     """
     values = {} if path is None else read_toml(path)
     for change in changes:
         _set(values, change)
     training = values.setdefault("training", {})
-    # A change of depth replaces the budget, and the reverse.
+    # A change of the depth replaces the budget of the file, and vice versa.
     named = {change.partition("=")[0].strip() for change in changes} & {"training.depth", "training.budget"}
     if isinstance(training, dict) and len(named) == 1:
         training.pop({"training.depth": "budget", "training.budget": "depth"}[named.pop()], None)
@@ -300,16 +294,16 @@ def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
 
 
 def _contradiction(config: RunFile) -> str | None:
-    """Return a sentence if keys exclude each other, or if one is ignored and the run would not be the expected one."""
+    """Return an error message if keys exclude each other, or if a key would have no effect."""
     t, fleet = config.training, config.fleet
     if "auto" in (t.rounds, t.local_iterations) and t.budget is None:
         return 'training: rounds or local_iterations = "auto" needs a budget in seconds'
     if t.budget is not None and t.depth is not None:
         return "training: give budget (seconds) or depth (mean share of layers), not both"
     if t.momentum and t.local_iterations == 1:
-        return "training.momentum: it begins at zero in every round, and has no effect with local_iterations = 1"
+        return "training.momentum: it begins at zero in every round, so it has no effect with local_iterations = 1"
     if config.device and (beside := fleet.model_fields_set & {"devices", "file", "kind"}):
-        return f"fleet.{min(beside)}: the fleet is that of the [[device]] entries; remove the key or the entries"
+        return f"fleet.{min(beside)}: the [[device]] entries define the fleet; remove this key or the entries"
     if (fleet.speeds or fleet.bandwidth or fleet.availability) and fleet.kind != "traces":
         return 'fleet: speeds, bandwidth and availability need kind = "traces"'
     return None

@@ -1,9 +1,10 @@
-"""Sections that configuration files share, and validation errors as one sentence with the key of the file."""
+"""Sections that configuration files share, and validation errors as one sentence with the key in the file."""
 
 from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ LocalIterations = Annotated[int, Field(ge=1, le=MAX_LOCAL_ITERATIONS)] | Literal
 
 
 class Section(BaseModel):
-    """A table of a file, without unknown keys and wrong types."""
+    """Base of the tables of a file; unknown keys and wrong types are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -41,7 +42,7 @@ class LearningRateSection(Section):
         if self.schedule == "inverse":
             return InverseDecay(self.initial, 1.0 if self.time_scale is None else self.time_scale)
         if self.time_scale is not None:
-            raise ConfigError('learning_rate.time_scale: belongs to schedule = "inverse", not to "constant"')
+            raise ConfigError('learning_rate.time_scale: only for schedule = "inverse"; remove it')
         return ConstantRate(self.initial)
 
 
@@ -76,14 +77,14 @@ class DeviceEntry(Section):
 def listed_fleet(entries: Sequence[DeviceEntry]) -> Fleet:
     """Return the fleet of a file's [[device]] entries."""
     if not entries:
-        raise ConfigError("device: the fleet is empty; add [[device]] entries, or name a CSV file")
-    held = [getattr(d, "samples", None) for d in entries]
+        raise ConfigError("device: the fleet is empty; add [[device]] entries, or give a CSV file")
+    samples = [getattr(d, "samples", None) for d in entries]
     return Fleet.of(
         [d.compute for d in entries],
         [d.upload for d in entries],
         [d.count for d in entries],
         [d.name or f"device #{i}" for i, d in enumerate(entries, start=1)],
-        None if all(n is None for n in held) else [math.inf if n is None else n for n in held],
+        None if all(n is None for n in samples) else [math.inf if n is None else n for n in samples],
         [d.overhead for d in entries] if any(d.overhead for d in entries) else None,
         [d.spread for d in entries] if any(d.spread != 1.0 for d in entries) else None,
     )
@@ -147,7 +148,7 @@ _WORDS = {
 def first_mistake(file: type[Section], invalid: ValidationError) -> str:
     """Return the first validation error as one sentence that begins with the key in the file."""
     errors = invalid.errors()
-    # A union (number or list) has an error per branch; the relevant one has the deeper path, or comes first.
+    # A union (number or list) reports an error per branch; the relevant one has the longest path, or comes first.
     error = max(errors, key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"]), -errors.index(e)))
     *outer, last = error["loc"] or ("",)
     path = [part for part in outer if not _is_branch(part)]
@@ -168,10 +169,8 @@ def first_mistake(file: type[Section], invalid: ValidationError) -> str:
 
 
 def _is_branch(part: str | int) -> bool:
-    """Return whether a part of pydantic's path is the name of a union's branch."""
-    return isinstance(part, str) and (
-        part.startswith(("constrained-", "list[", "literal[")) or part in ("float", "int")
-    )
+    """Return whether a part of pydantic's path names a branch of a union."""
+    return isinstance(part, str) and re.match(r"constrained-|list\[|literal\[|(float|int)$", part) is not None
 
 
 def _allowed(file: type[Section], path: list[Any]) -> list[str]:

@@ -1,1 +1,1 @@
-"""A web page that shows runs while they are written; it reads records only."""
+"""Web page that shows runs while they are in progress; it only reads records."""

@@ -20,7 +20,7 @@ from adelfl.records.tail import RowTail, rows_backwards
 Card = dict[str, Any]
 
 _FILES = ("run.json", "rounds.jsonl", "result.json", "failed.json")
-_DEEPEST = 8  # folders below the first
+_DEEPEST = 8  # levels of folders below the root
 _TAILS = 32  # runs whose rows are kept in memory
 
 
@@ -57,7 +57,7 @@ def _details(row: Row) -> dict[str, Any]:
 class RunIndex:
     """The runs below a folder, which need not exist yet.
 
-    ``now`` returns seconds since 1970. Hold ``lock`` for several calls that must be consistent.
+    ``now`` returns seconds since 1970. Acquire ``lock`` around several calls that must see the same state.
     """
 
     def __init__(self, root: Path, now: Callable[[], float] = wall_seconds) -> None:
@@ -67,7 +67,7 @@ class RunIndex:
         self._tail = lru_cache(_TAILS)(Tail)
 
     def look(self) -> dict[str, Card]:
-        """Return what the list shows of each run, by name."""
+        """Return the entry of each run in the list, by name."""
         with self.lock:
             before, self._known = self._known, {}
             for path, stats in self._folders():
@@ -83,25 +83,15 @@ class RunIndex:
 
     def _folders(self) -> Iterator[tuple[str, dict[str, os.stat_result]]]:
         """Yield the folders of runs, relative to the root, with the status of their files; links are not followed."""
-        waiting = [("", 0)]
-        while waiting:
-            path, depth = waiting.pop()
-            present: dict[str, os.stat_result] = {}
-            try:
-                with os.scandir(f"{self.root}/{path}") as entries:
-                    for entry in entries:
-                        name = entry.name
-                        if name in _FILES:
-                            present[name] = entry.stat(follow_symlinks=False)
-                        elif depth < _DEEPEST and name[0] != "." and entry.is_dir(follow_symlinks=False):
-                            waiting.append((f"{path}/{name}" if path else name, depth + 1))
-            except OSError:  # removed since it was listed, or not readable
-                continue
-            if "run.json" in present:
-                yield path, present
+        for folder, below, names in os.walk(self.root):
+            path = folder.removeprefix(str(self.root)).strip(os.sep)
+            below[:] = [name for name in below if name[0] != "." and path.count(os.sep) < _DEEPEST - 1]
+            if "run.json" in names:
+                with suppress(OSError):  # removed since it was listed
+                    yield path, {name: os.lstat(f"{folder}/{name}") for name in _FILES if name in names}
 
     def about(self, name: str) -> Card | None:
-        """Return what the page shows of a run except its rows; None if there is no such run."""
+        """Return what the page shows of a run, without its rows; None if there is no such run."""
         with self.lock:
             card = self.look().get(name)
             return None if card is None else card | _about(self._known[name][0])
@@ -109,7 +99,7 @@ class RunIndex:
     def tail(self, name: str) -> Tail | None:
         """Return the rows of a run so far; None if there is no such run.
 
-        Names are compared with those of the runs that were found, and never used as paths.
+        A name is only looked up among the runs that were found, and never used as a path.
         """
         with self.lock:
             if name not in self._known and name not in self.look():
@@ -120,16 +110,15 @@ class RunIndex:
 
     def row(self, name: str, number: int) -> dict[str, Any] | None:
         """Return the details of one round; None if there is no such round."""
-        with self.lock:
+        with self.lock, suppress(AdelError):  # the file may have changed since it was read
             tail = self.tail(name)
-            with suppress(AdelError):  # the file may have changed since it was read
-                row = None if tail is None else tail.row(number)
-                return None if row is None else _details(row)
-            return None
+            row = None if tail is None else tail.row(number)
+            return None if row is None else _details(row)
+        return None
 
 
 def _card(name: str, folder: Path, changed: float) -> Card:
-    """Return a run's entry in the list, whose state is ``open`` unless its files say more."""
+    """Return a run's entry in the list; its state is ``open`` unless its files show that it ended."""
     card: Card = {"name": name, "changed": changed, "state": "open", "why": ""}
     card |= dict.fromkeys(("label", "data", "clock"), "") | dict.fromkeys(("seed", "budget", "accuracy", "time"))
     card |= dict.fromkeys(("round", "rounds", "devices", "progress"), 0)

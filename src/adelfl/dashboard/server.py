@@ -21,7 +21,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from adelfl.dashboard.run_index import Card, RunIndex, Tail
 
 _COOKIE = "adelfl-dashboard"
-_POLL = 0.5  # seconds between two looks at the files
+_POLL = 0.5  # seconds between reads of the files
 
 
 async def _until_next_poll() -> bool:
@@ -40,13 +40,13 @@ def build(
     token: str | None = None,
     pause: Callable[[], Awaitable[bool]] = _until_next_poll,
 ) -> FastAPI:
-    """Return the app, which answers requests for the host names ``hosts`` from viewers that know the ``token``, if any.
+    """Return the app, which answers requests for the names ``hosts`` from viewers with the ``token``, if it is set.
 
     A stream awaits ``pause`` between two polls, and ends when it returns False.
     """
     app = FastAPI(title="adelfl", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)  # on a loopback address it prevents DNS rebinding
-    mimetypes.add_type("text/javascript", ".js")  # some systems say text/plain, which browsers refuse
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)  # prevents DNS rebinding
+    mimetypes.add_type("text/javascript", ".js")  # some systems use text/plain, which browsers reject
     app.mount("/static", StaticFiles(packages=[("adelfl.dashboard", "static")]))
 
     @app.middleware("http")
@@ -55,7 +55,7 @@ def build(
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
         given = request.query_params.get("token") or request.cookies.get(_COOKIE) or bearer
         if token is not None and not compare_digest(given.encode(), token.encode()):
-            return _json({"error": "add ?token= and the token that adelfl dashboard printed or was started with"}, 401)
+            return _json({"error": "token missing or wrong; add ?token= and the token to the address"}, 401)
         response = await call_next(request)
         if token is not None and "token" in request.query_params:
             response.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
@@ -90,7 +90,7 @@ def build(
 
 
 class Follower:
-    """Keeps track of the events that were sent to a viewer, who follows the rows of some runs."""
+    """Keeps track of the events that were sent to a viewer, which follows the rows of some runs."""
 
     def __init__(self, index: RunIndex, runs: list[str]) -> None:
         self.index = index
@@ -100,7 +100,13 @@ class Follower:
     def news(self) -> list[tuple[str, object]]:
         """Return the events since the last call: ``runs``, ``run``, ``rows`` (appended to a run), ``gone``."""
         with self.index.lock:
-            news = self._changes_of_the_list()
+            cards, before, first = self.index.look(), self._cards or {}, self._cards is None
+            self._cards = cards
+            changed = [card for name, card in cards.items() if before.get(name) != card]
+            gone = [name for name in before if name not in cards]
+            news: list[tuple[str, object]] = []
+            if first or changed or gone:
+                news.append(("runs", {"first": first, "now": self.index.now(), "changed": changed, "gone": gone}))
             for name, place in self._places.items():
                 tail = self.index.tail(name)
                 now = None if tail is None else (tail.edition, len(tail.rows), tail.error)
@@ -115,15 +121,6 @@ class Follower:
                 else:
                     news.append(("rows", {"name": name} | _since(tail, place[1])))
             return news
-
-    def _changes_of_the_list(self) -> list[tuple[str, object]]:
-        cards, before = self.index.look(), self._cards or {}
-        first, self._cards = self._cards is None, cards
-        changed = [card for name, card in cards.items() if before.get(name) != card]
-        gone = [name for name in before if name not in cards]
-        if not (first or changed or gone):
-            return []
-        return [("runs", {"first": first, "now": self.index.now(), "changed": changed, "gone": gone})]
 
 
 def _since(tail: Tail, place: int) -> dict[str, Any]:
@@ -148,7 +145,7 @@ def serve(root: Path, listener: socket.socket, hosts: list[str], token: str | No
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        timeout_graceful_shutdown=1,  # streams end only with their viewers
+        timeout_graceful_shutdown=1,  # streams would stay open until their viewers leave
     )
     try:
         uvicorn.Server(config).run(sockets=[listener])

@@ -14,7 +14,7 @@ Floats32 = NDArray[np.float32]
 
 
 def as_array(name: str, value: Any) -> NDArray[Any]:  # noqa: ANN401 - any array-like
-    """Read anything with ``__array__`` or ``.numpy()`` as a numpy array of real numbers, without importing torch."""
+    """Convert anything with ``__array__`` or ``.numpy()`` to an array of real numbers, without importing torch."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -29,14 +29,13 @@ def as_array(name: str, value: Any) -> NDArray[Any]:  # noqa: ANN401 - any array
 
 
 def as_floats(name: str, value: Any) -> Floats32:  # noqa: ANN401
-    """Read samples as float32, contiguous and writeable (torch.from_numpy warns otherwise)."""
-    # An overflow becomes an infinity, which Dataset refuses.
-    with np.errstate(over="ignore"):
+    """Convert samples to float32, contiguous and writeable (torch.from_numpy warns otherwise)."""
+    with np.errstate(over="ignore"):  # an overflow becomes an infinity, which Dataset rejects
         return np.require(as_array(name, value), dtype=np.float32, requirements=["C", "W"])
 
 
 def as_labels(name: str, value: Any) -> Ints:  # noqa: ANN401
-    """Read labels as int64, shape (N,); fractions, negative numbers and other shapes are refused."""
+    """Convert labels to int64, shape (N,); fractions, negative numbers and other shapes are rejected."""
     array = as_array(name, value)
     if array.ndim != 1:
         raise ConfigError(f"{name} must be one whole number per sample, shape (N,), not shape {array.shape}")
@@ -44,7 +43,7 @@ def as_labels(name: str, value: Any) -> Ints:  # noqa: ANN401
         raise ConfigError(f"{name} is empty; give at least one sample")
     if array.dtype.kind == "f" and not np.all(np.isfinite(array) & (array == np.round(array))):
         raise ConfigError(f"{name} must be whole numbers")
-    # Compared before the cast, in which a large unsigned number would become negative.
+    # Checked before the conversion, in which a large unsigned number would become negative.
     if array.min() < 0 or array.max() > np.iinfo(np.int32).max:
         wrong = array.min() if array.min() < 0 else array.max()
         raise ConfigError(f"{name} must be numbered from 0, not {wrong:g}")

@@ -18,11 +18,8 @@ from adelfl.errors import ConfigError
 _DIGITS = tuple("0123456789")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _SOURCES = {
-    source.name: source
-    for source in (
-        Source("mnist", "ylecun/mnist", (1, 28, 28), _DIGITS),
-        Source("cifar10", "uoft-cs/cifar10", (3, 32, 32), _CIFAR10),
-    )
+    "mnist": Source("mnist", "ylecun/mnist", (1, 28, 28), _DIGITS),
+    "cifar10": Source("cifar10", "uoft-cs/cifar10", (3, 32, 32), _CIFAR10),
 }
 
 DATASETS = ("digits", *_SOURCES)
@@ -64,7 +61,7 @@ class Dataset:
                 )
             if x.size == 0:
                 raise ConfigError(f"{self.name}: x_{split} is empty, shape {x.shape}; give at least one sample")
-            # Tested by the extremes, without a second array as large as the first.
+            # The extremes are tested, since np.isfinite(x) would allocate another large array.
             if not (np.isfinite(x.min()) and np.isfinite(x.max())):
                 raise ConfigError(f"{self.name}: x_{split} holds NaN or infinite values; remove them first")
             if y.min() < 0 or y.max() >= self.classes:
@@ -72,11 +69,8 @@ class Dataset:
                 raise ConfigError(f"{self.name}: labels y_{split} must be 0 to {self.classes - 1}, not {wrong}")
         if self.users is not None and self.users.shape != self.y_train.shape:
             raise ConfigError(f"{self.name}: users must be one per training sample, not shape {self.users.shape}")
-        if self.x_train.shape[1:] != self.x_test.shape[1:]:
-            raise ConfigError(
-                f"{self.name}: training and test samples must have one shape, "
-                f"not {self.x_train.shape[1:]} and {self.x_test.shape[1:]}"
-            )
+        if (train := self.x_train.shape[1:]) != (test := self.x_test.shape[1:]):
+            raise ConfigError(f"{self.name}: training and test samples must have one shape, not {train} and {test}")
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -119,11 +113,9 @@ class Dataset:
     ) -> Dataset:
         """Build a data set from two map-style data sets of (x, y) pairs, such as those of torchvision.
 
-        Every sample is read once and kept: a random transform is applied once, not once per epoch.
+        Every sample is read once: a random transform is applied once, not once per epoch.
         """
-        (x_train, y_train), (x_test, y_test) = (
-            _gather(f"{name}: {s}", d) for s, d in (("train", train), ("test", test))
-        )
+        (x_train, y_train), (x_test, y_test) = _gather(f"{name}: train", train), _gather(f"{name}: test", test)
         return cls.from_arrays(x_train, y_train, x_test, y_test, name=name, classes=classes, class_names=class_names)
 
 
@@ -136,7 +128,7 @@ def _gather(what: str, data: Any) -> tuple[Floats32, Ints]:  # noqa: ANN401
         pair = data[i]
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ConfigError(f"{what}: sample {i} must be a pair (x, y), not {type(pair).__name__}")
-        # A PIL image would become an array with its channels last and its pixels in 0 … 255.
+        # A PIL image would be converted with channels last and pixels from 0 to 255.
         if hasattr(pair[0], "getbands"):
             raise ConfigError(
                 f"{what}: sample {i} is an image, not a tensor; "
@@ -156,41 +148,30 @@ def _gather(what: str, data: Any) -> tuple[Floats32, Ints]:  # noqa: ANN401
 
 
 def load_dataset(name: str, data_dir: str | Path | None = None, cache_dir: str | Path | None = None) -> Dataset:
-    """Load a data set by name, its pixels scaled to −1 … 1 (mean 0.5, standard deviation 0.5 of the full range).
+    """Load a data set by name, with pixels scaled to −1 … 1.
 
     ``digits`` is part of the package: 1,438 training and 359 test images, 8 × 8. ``mnist`` and ``cifar10`` are read
     from parquet files in the layout of the Hugging Face hub; without a folder they are downloaded from there. Decoded
-    images are cached under a name that changes when the parquet files do.
+    images are cached.
 
     Parameters
     ----------
     name : str
         One of :data:`DATASETS`.
     data_dir : path, optional
-        The folder that holds ``<name>/train-*.parquet`` and ``<name>/test-*.parquet``, or these files themselves;
-        by default $ADELFL_DATA. If a folder is given, nothing is downloaded.
+        Folder with ``<name>/train-*.parquet`` and ``<name>/test-*.parquet``, or with these files themselves; by default
+        $ADELFL_DATA. If a folder is given, nothing is downloaded.
     cache_dir : path, optional
-        Folder of decoded images; by default $ADELFL_CACHE, or ~/.cache/adelfl. It may be removed at any time.
-
-    Raises
-    ------
-    ConfigError, MissingExtraError
-        The data set is unknown, its files are absent or unreadable, or the extra ``data`` is not installed.
+        Folder for decoded images; by default $ADELFL_CACHE, or ~/.cache/adelfl.
     """
     if name == "digits":
-        return _load_digits()
+        # The split is stored in the file, since NumPy does not guarantee the same random draws in later versions.
+        with (files("adelfl.data") / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return _images("digits", dict(archive), 16, _DIGITS)
     if name not in _SOURCES:
-        raise ConfigError(
-            f"there is no data set {name!r}; allowed are {', '.join(DATASETS)} (Dataset.from_arrays takes your own)"
-        )
+        raise ConfigError(f"there is no data set {name!r}; allowed are {', '.join(DATASETS)}; see Dataset.from_arrays")
     arrays = load_images(_SOURCES[name], data_dir, cache_dir)
     return _images(name, arrays, 255, _SOURCES[name].class_names)
-
-
-def _load_digits() -> Dataset:
-    # The split is part of the file, since numpy does not guarantee the same draws in its next version.
-    with (files("adelfl.data") / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        return _images("digits", dict(archive), 16, _DIGITS)
 
 
 def _images(name: str, arrays: dict[str, NDArray[Any]], top: int, class_names: tuple[str, ...]) -> Dataset:

@@ -1,7 +1,7 @@
 """MNIST and CIFAR-10 from parquet files of the Hugging Face layout, image|img {bytes, path} and label.
 
-The files are in a folder or on the hub. Decoded images are cached under a name that changes when the files do; a
-damaged cache is decoded again.
+The files are in a folder or on the hub. Decoded images are cached under a name that depends on the files' names, sizes
+and times; if the cache is damaged, they are decoded again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Source:
 
 
 def with_bar(items: Iterable[T], title: str, total: int) -> Iterator[T]:
-    """Yield the items, and show how many of them were taken, on stderr if that is a terminal."""
-    # isatty rather than rich's own test, which is true for a log file if FORCE_COLOR is set.
+    """Yield the items, with a progress bar on stderr if that is a terminal."""
+    # isatty, because rich's own test is also true for a log file if FORCE_COLOR is set.
     if sys.stderr is None or not sys.stderr.isatty():
         yield from items
         return
@@ -64,7 +64,7 @@ def load_images(source: Source, data_dir: str | Path | None, cache_dir: str | Pa
         with open(cache, "rb") as file, np.load(file, allow_pickle=False) as archive:
             # Reading also checks the CRC-32 of each array.
             return {f"{kind}_{split}": archive[f"{kind}_{split}"] for kind in "xy" for split in splits}
-    except Exception:  # zipfile, zlib, struct and numpy raise many kinds for a damaged file
+    except Exception:  # zipfile, zlib, struct and numpy raise various exceptions for a damaged file
         arrays: dict[str, NDArray[Any]] = {}
     for split, paths in splits.items():
         arrays[f"x_{split}"], arrays[f"y_{split}"] = _decoded(source, split, paths)
@@ -75,7 +75,7 @@ def load_images(source: Source, data_dir: str | Path | None, cache_dir: str | Pa
     except OSError as error:
         warnings.warn(
             f"{cache}: decoded images cannot be kept ({error.strerror or error}) and will be decoded again next "
-            "time; name a folder that can be written as cache_dir or in $ADELFL_CACHE",
+            "time; give a writable folder as cache_dir or in $ADELFL_CACHE",
             stacklevel=3,
         )
     return arrays
@@ -84,7 +84,7 @@ def load_images(source: Source, data_dir: str | Path | None, cache_dir: str | Pa
 def _decoded(source: Source, split: str, paths: list[Path]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     samples = [(path, *sample) for path in paths for sample in _samples(path)]
     if not samples:
-        raise ConfigError(f"{paths[0]}: holds no images")
+        raise ConfigError(f"{paths[0]}: contains no images; get the file again")
     classes = len(source.class_names)
     x = np.empty((len(samples), *source.shape), dtype=np.uint8)
     y = np.empty(len(samples), dtype=np.int64)
@@ -114,10 +114,10 @@ def _pixels(path: Path, encoded: bytes, shape: tuple[int, int, int]) -> NDArray[
             if image.mode != _MODES[channels] or image.size != (width, height):
                 raise ConfigError(
                     f"{path}: expected images of {width} × {height} pixels, mode {_MODES[channels]}, "
-                    f"not {image.size[0]} × {image.size[1]}, mode {image.mode}; is it another data set's file?"
+                    f"not {image.size[0]} × {image.size[1]}, mode {image.mode}; is it the file of another data set?"
                 )
             return np.asarray(image, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
-    # Pillow raises OSError, SyntaxError, ValueError and others for a broken image; TypeError is a missing one.
+    # Pillow raises OSError, SyntaxError, ValueError and others for a broken image, TypeError for a missing one.
     except (OSError, SyntaxError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: an image cannot be decoded ({error})") from None
 
@@ -133,14 +133,13 @@ def _locate(source: Source, data_dir: str | Path | None) -> dict[str, list[Path]
         problem = f"holds no {source.name}" if folder.is_dir() else "is not a folder"
         raise ConfigError(
             f"{folder} ({origin}) {problem}: expected {source.name}/train-*.parquet and {source.name}/test-*.parquet "
-            f"in it, as in huggingface.co/datasets/{source.repo}; put them there, or give no folder to fetch them from "
-            "the hub"
+            f"in it, as in huggingface.co/datasets/{source.repo}; put them there, or give no folder to download them"
         )
     return files
 
 
 def _find(source: Source, folder: Path) -> dict[str, list[Path]] | None:
-    """Look for both splits in one place under ``folder``, nearest to the plain layout first."""
+    """Find both splits in one of the usual places under ``folder``."""
     owner, short = source.repo.split("/")
     snapshots = folder / f"datasets--{owner}--{short}" / "snapshots"
     bases = (folder / source.name, folder / owner / short, folder / f"{owner}--{short}")
@@ -160,10 +159,8 @@ def _files_of(folder: Path, split: str) -> list[Path]:
     numbers = {(int(m[1]), int(m[2])) for m in shards if m}
     for _, total in numbers:
         if missing := [i for i in range(total) if (i, total) not in numbers]:
-            raise ConfigError(
-                f"{paths[0].parent}: shard {missing[0]:05d}-of-{total:05d} is missing beside {paths[0].name}; "
-                "fetch the complete set"
-            )
+            shard = f"{missing[0]:05d}-of-{total:05d}"
+            raise ConfigError(f"{paths[0].parent}: shard {shard} is missing; download the complete data set")
     return paths
 
 
@@ -183,8 +180,7 @@ def _from_hub(source: Source) -> dict[str, list[Path]]:
             if (files := _find(source, Path(folder))) is not None:
                 return files
             reason = "it holds no parquet files of the expected names"
-        # The hub's client raises its own errors, its HTTP library's and the operating system's.
-        except Exception as error:
+        except Exception as error:  # of the hub's client, its HTTP library or the operating system
             reason = (str(error).splitlines() or [type(error).__name__])[0]
     raise ConfigError(
         f"{source.name} cannot be fetched from huggingface.co/datasets/{source.repo} ({reason}); {advice}"

@@ -4,10 +4,10 @@ T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the effects of non-identical data dist
 classification", arXiv:1909.06335, 2019, section 3: device u draws q_u ~ Dir(α p), where p are the label shares of the
 training set, and then the label of each of its samples from q_u.
 
-That paper does not define what happens when the samples of a label run out. Here the devices, in random order, draw
-their samples one by one without replacement, a sample of label c with weight q_u[c] / p[c]. So the first device's
-labels follow q_u, the weight of a label falls as it is used up, and every sample is used. α → ∞ is exactly a random
-partition, and α → 0 leaves every device with one label, except for the few in whose turn a label runs out.
+The paper does not define what happens when the samples of a label run out. Here the devices, in random order, draw
+their samples one by one without replacement; a sample of label c has the weight q_u[c] / p[c]. The labels of the first
+device follow q_u, the weight of a label falls as it is used up, and every sample is used. α → ∞ is a random partition.
+With α → 0 every device holds one label, except for the few in whose turn a label runs out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from adelfl.data.arrays import Ints
 
 _TURNS = 64
-"""Larger fleets are served in this many turns of many devices each, which share samples drawn by several of them."""
+"""Largest number of turns; in a larger fleet, several devices draw in the same turn."""
 
 
 def draw_label_counts(rng: np.random.Generator, pool: Ints, sizes: Ints, alpha: float) -> Ints:
@@ -28,8 +28,8 @@ def draw_label_counts(rng: np.random.Generator, pool: Ints, sizes: Ints, alpha: 
     """
     p = pool / pool.sum()
     shape = (sizes.size, pool.size)
-    # log q up to a constant per device: logarithms of Gamma(αp) variables as Gamma(αp + 1) U^(1/αp), since the
-    # variables themselves underflow for small α.
+    # log q up to a constant per device, from logarithms of Gamma(αp) variables, written as Gamma(αp + 1) U^(1/αp):
+    # the variables themselves underflow for small α.
     log_q = np.log(rng.standard_gamma(alpha * p + 1.0, shape)) - rng.standard_exponential(shape) / (alpha * p)
     log_weight = log_q - np.log(p)
     counts = np.zeros(shape, dtype=np.int64)
@@ -46,11 +46,11 @@ def draw_label_counts(rng: np.random.Generator, pool: Ints, sizes: Ints, alpha: 
 
 
 def _draw_alone(rng: np.random.Generator, log_weight: NDArray[np.float64], wanted: Ints, left: Ints) -> Ints:
-    """Draw each device's samples without replacement, as if it were the only one; shape (devices, labels).
+    """Draw each device's samples without replacement, independently of other devices; shape (devices, labels).
 
-    Drawing one by one with weights is taking the samples with the smallest exponential times, whose rates are the
-    weights. The next of k samples of weight 1 follows after an Exp(k) time, so a cumulative sum gives the times of a
-    label in order.
+    Weighted draws without replacement select the samples with the smallest exponential times, whose rates are the
+    weights. Among k samples of weight 1 the next one follows after an Exp(k) time, so a cumulative sum gives the times
+    of a label in order.
     """
     devices, labels = log_weight.shape
     most = int(wanted.max())

@@ -21,7 +21,7 @@ from adelfl.errors import ConfigError
 from adelfl.seeds import rng_for
 
 SMALLEST_ALPHA = 1e-9
-"""Smallest α; far above it every device already has one label."""
+"""Smallest α; even with much larger values every device already holds one label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +45,7 @@ class Partition:
         if self.offsets.size < 2:
             raise ConfigError("partition: there must be at least one device")
         if self.offsets[0] != 0 or self.offsets[-1] != self.indices.size:
-            raise ConfigError(
-                f"partition: offsets must run from 0 to {self.indices.size}, the number of indices, "
-                f"not from {self.offsets[0]} to {self.offsets[-1]}"
-            )
+            raise ConfigError(f"partition: offsets must run from 0 to the number of indices, {self.indices.size}")
         if (empty := np.flatnonzero(np.diff(self.offsets) < 1)).size:
             raise ConfigError(f"partition: device #{empty[0] + 1} holds no samples; each needs at least one")
         wrong = (self.indices < 0) | (self.indices >= self.samples)
@@ -87,11 +84,8 @@ class Partition:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Partition):
             return NotImplemented
-        return (
-            self.samples == other.samples
-            and np.array_equal(self.offsets, other.offsets)
-            and np.array_equal(self.indices, other.indices)
-        )
+        names = ("samples", "offsets", "indices")
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -111,17 +105,17 @@ class Partition:
         return flat.reshape(len(self), width).astype(np.int64, copy=False)
 
     def spared(self, kept: Ints, held_out: Ints) -> tuple[Ints, Ints]:
-        """Move samples from ``held_out`` to ``kept`` such that each device holds a kept one; both stay ascending."""
+        """Move samples from ``held_out`` to ``kept`` so that each device keeps one; both results are ascending."""
         is_kept = np.zeros(self.samples, dtype=np.bool_)
         is_kept[kept] = True
         first = self.indices[self.offsets[:-1]]
         is_kept[first[np.logical_or.reduceat(is_kept[self.indices], self.offsets[:-1]) == 0]] = True
         if is_kept.all():
-            raise ConfigError("validation: nothing can be held out, because each device holds a single sample")
+            raise ConfigError("data.validation: must be 0, because each device holds a single sample")
         return np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
 
     def restricted(self, kept: Ints) -> Partition:
-        """Return the partition of a part of the training set, given by ascending positions; the result counts in it."""
+        """Return the partition of the training samples at the ascending positions ``kept``, renumbered from 0."""
         place = np.full(self.samples, -1, dtype=np.int64)
         place[kept] = np.arange(kept.size)
         moved = place[self.indices]
@@ -147,8 +141,8 @@ class Partition:
                 return cls(archive["indices"], archive["offsets"], int(archive["samples"]))
         except ConfigError:
             raise
-        except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds for a damaged file
-            reason = getattr(error, "strerror", None) or "adelfl partition --save did not write it, or it is damaged"
+        except Exception as error:  # zipfile, zlib, struct and numpy raise various exceptions for a damaged file
+            reason = getattr(error, "strerror", None) or "it is damaged, or was not written by adelfl partition --save"
             raise ConfigError(f"{path}: cannot be read as a partition ({reason})") from None
 
 
@@ -189,7 +183,7 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int, min_size
     def deal(group: int, sizes: Ints) -> Ints:
         rng = rng_for(seed, "partition", "dirichlet", group)
         counts = draw_label_counts(rng, pool, sizes, concentration)
-        # The samples of a label go to the devices in random order; then each device's samples are shuffled.
+        # The samples of a label are distributed in random order; then each device's samples are shuffled.
         shuffled = rng.permutation(y.size)
         samples = shuffled[np.argsort(label[shuffled], kind="stable")]
         owner = np.repeat(np.tile(np.arange(sizes.size), pool.size), counts.T.ravel())
@@ -221,9 +215,9 @@ def _offsets(sizes: Ints) -> Ints:
 
 
 def split_validation(labels: ArrayLike, fraction: float, seed: int) -> tuple[Ints, Ints]:
-    """Split the positions of the training set into training and validation, stratified by label, both ascending.
+    """Split the positions of the training set into training and validation, stratified by label; both are ascending.
 
-    ``fraction`` is the share of validation in every label (up to one sample); a label keeps a training sample.
+    ``fraction`` is the validation share of every label (up to one sample); every label keeps a training sample.
     """
     y = as_labels("labels", labels)
     if not 0.0 < fraction < 1.0:

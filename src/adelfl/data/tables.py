@@ -1,10 +1,10 @@
-"""Data of real users: a table with a row per sample, a column that names the user, and a column of labels.
+"""Data of real users: a table with a row per sample, a column of users, and a column of labels.
 
 Rules, for files and arrays alike:
 
-- A row without a user or a label is refused; a file may name columns to leave out.
-- Labels may be text or numbers; classes are numbered in their order, numbers by value.
-- Missing features (empty, ``?``, ``NA``, ``NaN``) have the column's mean over the training rows.
+- A row without a user or a label is an error.
+- Labels may be text or numbers; classes are numbered from 0 in sorted order.
+- Missing features (empty, ``?``, ``NA``, ``NaN``) are replaced by the column's mean over the training rows.
 - Columns that are constant or empty over the training rows are left out.
 - The other columns are standardised: mean 0 and standard deviation 1 over the training rows.
 """
@@ -47,16 +47,11 @@ def read_users(
     path : path
         File with a row per sample; ``.parquet`` needs the extra ``data``, everything else is read as CSV.
     user_column, label_column : str
-        Which columns name the user and the label.
+        Names of the columns with the user and the label.
     skip : sequence of str
-        Columns that are no features.
+        Columns that are not features.
     split, test_share, seed
         See :func:`users_dataset`.
-
-    Returns
-    -------
-    Dataset
-        With a user for every training sample.
     """
     path = Path(path)
     columns = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
@@ -69,9 +64,9 @@ def read_users(
     try:
         features = [numbers(path, name, values, _MISSING) for name, values in columns.items() if name not in skip]
     except ConfigError as error:
-        raise ConfigError(f"{error}; encode the column as numbers, or name it in data.skip_columns") from None
+        raise ConfigError(f"{error}; encode the column as numbers, or add it to data.skip_columns") from None
     if not features:
-        raise ConfigError(f"{path}: there is no column of features besides the user, the label and those skipped")
+        raise ConfigError(f"{path}: has no column of features besides the user, the label and skipped columns; add one")
     x = np.stack(features, axis=1)
     try:
         return users_dataset(x, labels, users, split=split, test_share=test_share, seed=seed, name=path.stem)
@@ -129,7 +124,7 @@ def users_dataset(
         raise ConfigError(f"{name}: no sample is left for the test set; raise data.test_share (now {test_share:g})")
     features = _standardised(table, ~test)
     if features.shape[1] == 0:
-        raise ConfigError(f"{name}: every feature is constant over the training samples")
+        raise ConfigError(f"{name}: every feature is constant over the training samples; give features that vary")
     _, trained = np.unique(owner[~test], return_inverse=True)
     return Dataset(
         name,
@@ -144,11 +139,11 @@ def users_dataset(
 
 
 def _codes(name: str, what: str, values: Any) -> tuple[tuple[str, ...], Ints]:  # noqa: ANN401
-    """Return the sorted names of labels or users, and the number of each sample's."""
+    """Return the sorted names of labels or users, and for each sample the number of its name."""
     words = [str(value).strip() for value in np.asarray(values, dtype=object).tolist()]
     for row, word in enumerate(words):
         if word.lower() in _MISSING:
-            raise ConfigError(f"{name}: row {row + 2} has no {what}; remove such rows")
+            raise ConfigError(f"{name}: row {row + 2} has no {what}; remove rows without one")
     try:
         keys = {word: float(word) for word in set(words)}
         names = sorted(keys, key=keys.__getitem__)
@@ -159,7 +154,7 @@ def _codes(name: str, what: str, values: Any) -> tuple[tuple[str, ...], Ints]:  
 
 
 def _within(owner: Ints, share: float, seed: int) -> NDArray[np.bool_]:
-    """Choose a share of the samples of each user; a user keeps at least one."""
+    """Select a share of the samples of each user for the test set; a user keeps at least one."""
     test = np.zeros(owner.size, dtype=np.bool_)
     for user in np.unique(owner):
         own = rng_for(seed, "split", int(user)).permutation(np.flatnonzero(owner == user))
@@ -168,13 +163,13 @@ def _within(owner: Ints, share: float, seed: int) -> NDArray[np.bool_]:
 
 
 def _by_user(owner: Ints, share: float, seed: int) -> NDArray[np.bool_]:
-    """Choose all samples of a share of the users; two users remain."""
+    """Select all samples of a share of the users for the test set; two users remain."""
     users = rng_for(seed, "split").permutation(np.unique(owner))
     return np.isin(owner, users[: min(max(1, round(share * users.size)), users.size - 2)])
 
 
 def _standardised(table: Floats, train: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Fill in missing values, leave out constant columns, and standardise; all by the training rows."""
+    """Fill in missing values, remove constant columns and standardise, by the statistics of the training rows."""
     known = ~np.isnan(table[train])
     count = np.maximum(known.sum(axis=0), 1)
     mean = np.where(known, table[train], 0.0).sum(axis=0) / count

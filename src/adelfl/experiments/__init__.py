@@ -1,1 +1,1 @@
-"""Studies: what is compared, how it is tuned, what is claimed, what came out. Those of the paper are in studies/."""
+"""Studies: their description, execution and results. The studies of the paper are in the folder studies/."""

@@ -1,7 +1,7 @@
 """Run a study: choose each strategy's learning rate on validation data, then run it on the seeds.
 
-Every run has its own record, so an interrupted study continues where it stopped. Runs in earlier results, if given,
-are not repeated, so a long study can be spread over machines.
+Every run has its own record, so an interrupted study continues where it stopped. Runs in earlier results are not
+repeated, so a long study can be split among machines.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 from adelfl.errors import AdelError, InfeasibleBudgetError
 from adelfl.experiments.results import CHANCE, CURVE, StudyResults, StudyRun, Trial
 from adelfl.experiments.study import FIRST_TUNING_SEED, Cell, Study
-from adelfl.pools import Where, run_all
+from adelfl.pools import run_all
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import Row
 from adelfl.report.comparison import curve_of
 from adelfl.runner import RunJob, file_name, parse_strategy
 
 Point = tuple[float, str]
-"""A learning rate, and what else is chosen."""
+"""A learning rate, and the other chosen settings."""
 
 _MOMENTS = {"at_25": 0.25, "at_50": 0.5, "at_60": 0.6, "at_75": 0.75, "at_100": 1.0}
 
@@ -35,16 +35,16 @@ class Setup:
     """Number of runs, and where they are computed and recorded."""
 
     folder: Path  # of the runs
-    seeds: int | None = None  # None for as many as the study states
+    seeds: int | None = None  # None for the study's number
     first_seed: int = 0
     workers: int = 1  # runs at a time
     more: tuple[str, ...] = ()  # changes to every setting, such as ``engine.device=cuda``
-    earlier: StudyResults | None = field(default=None, repr=False)  # what is not computed again
-    on: Where = "here"
+    earlier: StudyResults | None = field(default=None, repr=False)  # results that are not computed again
+    on: str = "here"  # or "ray"
 
 
 class Watch(Protocol):
-    """Progress display of a study: begin a stage of so many runs, show a row, show a final accuracy or NaN."""
+    """Progress display of a study: begins a stage with a number of runs, shows rows and final accuracies (or NaN)."""
 
     def stage(self, name: str, runs: int) -> None: ...  # noqa: D102
     def row(self, job: RunJob, row: Row) -> None: ...  # noqa: D102
@@ -54,13 +54,13 @@ class Watch(Protocol):
 def conduct(
     study: Study, setup: Setup, watch: Watch, keep: Callable[[StudyResults], object] | None = None
 ) -> StudyResults:
-    """Run what has not been run yet, and return the results; ``keep`` gets those so far after every test run."""
+    """Run what is missing, and return the results; ``keep`` is called with the results so far after every test run."""
     trials = _choose(study, setup, watch)
-    tried: dict[tuple[str, str], list[Trial]] = {}
+    by_place: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
-        tried.setdefault((trial.cell, trial.strategy), []).append(trial)
+        by_place.setdefault((trial.cell, trial.strategy), []).append(trial)
     places = _places(study)
-    best = {(cell, word): _best_first(tried[cell.rates_of or cell.key, word])[0] for cell, word in places}
+    best = {(cell, word): _best_first(by_place[cell.rates_of or cell.key, word])[0] for cell, word in places}
     seeds = {cell: setup.seeds or cell.seeds or study.seeds for cell in study.cells}
     wanted = [(cell, word, setup.first_seed + k) for cell, word in places for k in range(seeds[cell])]
     earlier = () if setup.earlier is None else setup.earlier.runs
@@ -87,14 +87,13 @@ def conduct(
 
 
 def _places(study: Study) -> list[tuple[Cell, str]]:
-    """Return each cell with each strategy that is run in it, as the study lists them."""
-    return [
-        (cell, word) for cell in study.cells for word in study.strategies_of(cell) if study.home(cell, word) is cell
-    ]
+    """Return the pairs of cell and strategy that are run, in the study's order."""
+    pairs = ((cell, word) for cell in study.cells for word in study.strategies_of(cell))
+    return [(cell, word) for cell, word in pairs if study.home(cell, word) is cell]
 
 
 def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
-    """Try every rate on the first tuning seed, then the other choices, and what did best there on the other seeds."""
+    """Try all rates, then other choices, on the first tuning seed, and the best of them on the other tuning seeds."""
     places = [(cell, word) for cell, word in _places(study) if not cell.rates_of]
     known = () if setup.earlier is None else setup.earlier.trials
     earlier = {(t.cell, t.strategy, t.point, t.seed): t for t in known}
@@ -132,7 +131,7 @@ def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
 
 
 def _beyond(best_first: list[Point]) -> list[Point]:
-    """Return the next rate to try, if the best one is the smallest or largest so far."""
+    """Return the next rate to try if the best one is the smallest or largest so far."""
     best, choice = best_first[0]
     rates = [rate for rate, other in best_first if other == choice]
     if best == min(rates):
@@ -143,12 +142,10 @@ def _beyond(best_first: list[Point]) -> list[Point]:
 def _best_first(trials: list[Trial]) -> list[Point]:
     """Sort rates and choices by mean accuracy, best first, among those tried on the most seeds.
 
-    A run that broke down counts as accuracy 0; of equal ones the smaller rate comes first.
+    A run that broke down has accuracy 0. Of equal accuracies, the smaller rate comes first.
     """
-    accuracies = {
-        point: np.nan_to_num([t.accuracy for t in trials if t.point == point])
-        for point in sorted({t.point for t in trials})
-    }
+    points = sorted({t.point for t in trials})
+    accuracies = {point: np.nan_to_num([t.accuracy for t in trials if t.point == point]) for point in points}
     most = max(map(len, accuracies.values()))
     finalists = {point: float(values.mean()) for point, values in accuracies.items() if len(values) == most}
     return sorted(finalists, key=finalists.__getitem__, reverse=True)
@@ -166,7 +163,7 @@ def _job(study: Study, setup: Setup, cell: Cell, word: str, point: Point, seed: 
 
 
 def _run(jobs: list[RunJob], setup: Setup, stage: str, watch: Watch) -> Iterator[tuple[RunJob, float]]:
-    """Yield each job with its final accuracy; NaN for a run that broke down, which is not tried again."""
+    """Yield each job with its final accuracy; NaN for a run that broke down, which is not repeated."""
     if not jobs:
         return
     watch.stage(stage, len(jobs))
@@ -186,7 +183,7 @@ def _run(jobs: list[RunJob], setup: Setup, stage: str, watch: Watch) -> Iterator
 
 
 def _summed_up(cell: Cell, word: str, seed: int, point: Point, record: RunRecord) -> StudyRun:
-    """Return the row of a run; one that broke down counts as guessing."""
+    """Return the row of a run; if it broke down, its accuracy is that of guessing."""
     info = record.info if (record.folder / "run.json").is_file() else None  # None if no plan exists for the fleet
     result = record.result
     deadlines = [1.0] if info is None else info.deadlines or [info.uniform_deadline]

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter
 from scipy import stats
 
 from adelfl.array_types import Floats
@@ -22,10 +23,10 @@ from adelfl.records.reader import RunRecord, find_runs
 from adelfl.report.comparison import Contender, standard_error
 
 CHANCE = 0.1
-"""Accuracy assigned to a run that broke down: that of guessing one of ten labels."""
+"""Accuracy assigned to a run that broke down: the accuracy of guessing one of ten labels."""
 
 CURVE = np.linspace(0.0, 1.0, 41)
-"""Shares of the budget at which the accuracy of a run is kept, for figures."""
+"""Shares of the budget at which the accuracy of a run is stored, for figures."""
 
 TESTED = 0.8
 """Share of the paper's accuracy that the oracle must reach for a claim to be tested."""
@@ -56,14 +57,14 @@ class StudyRun:
     curve: str = ""
     choice: str = ""
     counted: float = math.nan
-    """Share of the time of all devices, or of a cohort's, that was spent on computing what was merged."""
+    """Share of the devices' time, or of the cohort's, in which merged updates were computed."""
     slowest: float = math.nan
     """Final accuracy on the classes of the slowest tenth of the devices."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run on validation data, to choose a learning rate and more; the accuracy is NaN if it broke down."""
+    """One run on validation data, to choose a learning rate and other settings; NaN accuracy if it broke down."""
 
     cell: str
     strategy: str
@@ -74,7 +75,7 @@ class Trial:
 
     @property
     def point(self) -> tuple[float, str]:
-        """The learning rate, and what else is chosen."""
+        """The learning rate, and the other chosen settings."""
         return self.rate, self.choice
 
 
@@ -89,7 +90,7 @@ class Final(NamedTuple):
     """Number of runs that broke down."""
     median: float
     slowest: float
-    """Mean accuracy on the classes of the slowest tenth of the devices, in percent; NaN if a run does not state it."""
+    """Mean accuracy on the classes of the slowest tenth of the devices, in percent; NaN if it is unknown for a run."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim of the paper in one cell, and our result."""
+    """A claim of the paper in one cell, with our result."""
 
     claim: str
     cell: str
@@ -121,12 +122,12 @@ class Verdict:
         return {"paper": claim, "cell": self.cell, "ours": self.ours, "se": error, "verdict": self.verdict}
 
 
-def judge(claimed: float | None, seen: Difference) -> str:
+def judge(claimed: float | None, ours: Difference) -> str:
     """Judge whether a difference agrees with the paper's, with 95 % confidence."""
-    if seen.seeds < 2:
+    if ours.seeds < 2:
         return "not judged (one seed)"
-    margin = float(stats.t.ppf((1 + _CONFIDENCE) / 2, seen.seeds - 1)) * seen.error  # half of Student's interval
-    low, high = seen.mean - margin, seen.mean + margin
+    margin = float(stats.t.ppf((1 + _CONFIDENCE) / 2, ours.seeds - 1)) * ours.error  # half of Student's interval
+    low, high = ours.mean - margin, ours.mean + margin
     if low > 0:
         return "holds" if claimed is None or high >= claimed else "holds, but smaller"
     if high < 0:
@@ -157,15 +158,15 @@ class StudyResults:
         return self._by_place.get((self.study.home(cell, strategy).key, strategy), [])
 
     def accuracy(self, cell: Cell, strategy: str, at: str = "final") -> Floats:
-        """Accuracy in percent, one per seed."""
+        """Return the accuracy in percent, one per seed."""
         key = at if at == "final" else f"at_{at.rstrip('%')}"
         return np.array([100.0 * getattr(run, key) for run in self.of(cell, strategy)])
 
     def reached(self, cell: Cell, strategy: str, level: float) -> Floats:
-        """Share of the budget after which each seed has an accuracy, in percent; NaN if it never has."""
+        """Return the share of the budget at which each seed first reaches ``level`` %; NaN if it never does."""
         curves = np.array([[100.0 * float(value) for value in run.curve.split()] for run in self.of(cell, strategy)])
-        there = curves >= level
-        return np.where(there.any(axis=1), CURVE[there.argmax(axis=1)], np.nan)
+        above = curves >= level
+        return np.where(above.any(axis=1), CURVE[above.argmax(axis=1)], np.nan)
 
     def difference(self, cell: Cell, better: str, worse: str, at: str = "final") -> Difference:
         """Return the paired difference in points between two strategies, over common seeds."""
@@ -179,24 +180,21 @@ class StudyResults:
 
     def verdicts(self) -> list[Verdict]:
         """Return the verdict on every claim in every cell it applies to."""
-        verdicts = [
-            self._verdict(claim, cell)
-            for claim in self.study.claims
-            for cell in self.study.cells
-            if (not claim.cells or cell.key in claim.cells)
-            and self.of(cell, claim.better)
-            and self.of(cell, claim.worse)
-        ]
-        return verdicts + (self._deadlines() if self.study.falling else [])
+        claims, cells = self.study.claims, self.study.cells
+        pairs = [(claim, cell) for claim in claims for cell in cells if not claim.cells or cell.key in claim.cells]
+        tested = [(claim, cell) for claim, cell in pairs if self.of(cell, claim.better) and self.of(cell, claim.worse)]
+        return [self._verdict(claim, cell) for claim, cell in tested] + (
+            self._deadlines() if self.study.falling else []
+        )
 
     def _verdict(self, claim: Claim, cell: Cell) -> Verdict:
-        seen = self.difference(cell, claim.better, claim.worse, claim.at)
+        ours = self.difference(cell, claim.better, claim.worse, claim.at)
         sentence = f"{claim.sentence} [{claim.better} − {claim.worse}]"
-        word = self._untested(claim, cell) or judge(claim.points, seen)
-        return Verdict(sentence, cell.key, claim.points, seen.mean, seen.error, word, seen.median)
+        word = self._untested(claim, cell) or judge(claim.points, ours)
+        return Verdict(sentence, cell.key, claim.points, ours.mean, ours.error, word, ours.median)
 
     def _untested(self, claim: Claim, cell: Cell) -> str:
-        """Return why a setting cannot test a claim; empty if it can."""
+        """Return why a claim cannot be tested in a cell; empty if it can."""
         if claim.reported is None:
             return ""
         oracle = float(np.mean(self.accuracy(cell, "oracle"))) if self.of(cell, "oracle") else math.nan
@@ -210,10 +208,10 @@ class StudyResults:
             ratio = np.array([run.first_deadline / run.last_deadline for run in self.of(cell, "adel-paper")])
             if not ratio.size:
                 continue
-            if ratio.min() > 1 + 1e-9:
-                word = "holds"
-            else:
-                word = "does not hold: they are equal" if ratio.max() <= 1 + 1e-9 else "holds for some fleets"
+            falls = ratio > 1 + 1e-9
+            word = (
+                "holds" if falls.all() else "holds for some fleets" if falls.any() else "does not hold: they are equal"
+            )
             sentence = "planned deadlines decrease over the rounds [first / last deadline]"
             verdicts.append(Verdict(sentence, cell.key, None, float(ratio.mean()), standard_error(ratio), word))
         return verdicts
@@ -299,10 +297,8 @@ def _write_rows(path: Path, kind: type[Any], rows: Iterable[Any]) -> None:
 
 
 def _read_rows(path: Path, kind: type[Any]) -> list[Any]:
-    convert: dict[type, Any] = {bool: lambda word: word == "True", int: int, float: float, str: str}
-    hints = get_type_hints(kind)
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return [kind(**{k: convert[hints[k]](v) for k, v in row.items()}) for row in csv.DictReader(file)]
-    except (OSError, KeyError, ValueError, TypeError) as error:
+            return TypeAdapter(list[kind]).validate_python(list(csv.DictReader(file)))  # type: ignore[valid-type]
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not a table of results ({error})") from None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SUSPENDED = 100.0  # times the median round: the process was suspended, no round takes that long
+_SUSPENDED = 100.0  # multiple of the median round's time from which the process must have been suspended
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,22 @@ class RunRecord:
 
     @classmethod
     def open(cls, folder: str | Path) -> RunRecord:
-        """Open a run's folder.
-
-        Raises
-        ------
-        ConfigError
-            If the folder holds no run, or if run.json or result.json cannot be read.
-        """
+        """Open a run's folder; raise ConfigError if it is not a run, or if run.json or result.json cannot be read."""
         folder = Path(folder)
         if not (folder / "run.json").is_file():
-            raise ConfigError(f"{folder}: not a run (it has no run.json); adelfl list FOLDER lists runs")
+            raise ConfigError(f"{folder}: not a run (it has no run.json); adelfl list FOLDER shows where runs are")
         record = cls(folder)
         _ = record.info, record.result
         return record
 
     @cached_property
     def info(self) -> RunInfo:
-        """Configuration, seed, versions, strategy, schedule."""
+        """Configuration, seed, versions, strategy and schedule."""
         return self._read("run.json", RunInfo.from_json)
 
     @cached_property
     def result(self) -> RunResult | None:
-        """The summary; None while the run is not finished."""
+        """The summary; None if the run is not finished."""
         return self._read("result.json", RunResult.from_json) if (self.folder / "result.json").exists() else None
 
     @cached_property
@@ -74,7 +68,7 @@ class RunRecord:
 
     @property
     def diverged(self) -> bool:
-        """Whether training itself failed, as it would again; an exception in the code leaves a traceback instead."""
+        """Whether the run failed without an unexpected exception, so that it would fail again."""
         return bool(self._failed) and "traceback" not in self._failed
 
     @cached_property
@@ -88,13 +82,7 @@ class RunRecord:
         return list(self._lines("events.jsonl", _event))
 
     def frame(self) -> DataFrame:
-        """Return the rows as a pandas DataFrame with the columns of rounds.jsonl, NaN where a row lacks a value.
-
-        Raises
-        ------
-        MissingExtraError
-            If pandas is not installed.
-        """
+        """Return the rows as a pandas DataFrame with the columns of rounds.jsonl; a missing value is NaN."""
         pandas = optional("pandas", "pandas", "pandas")
         frame: DataFrame = pandas.DataFrame([row.to_json() for row in self.rounds] or {"round": []}).set_index("round")
         return frame
@@ -112,7 +100,7 @@ class RunRecord:
 
     @property
     def computing_seconds(self) -> float:
-        """Wall-clock time of all rounds; rounds in which the process was suspended count like the median round."""
+        """Wall-clock time of all rounds; a round in which the process was suspended counts as the median round."""
         seconds = np.array(list(self._lines("wall.jsonl", _seconds)))
         if not (seconds > 0).any():
             return 0.0
@@ -124,7 +112,7 @@ class RunRecord:
         try:
             return load_file(self.folder / "model.safetensors")
         except (OSError, SafetensorError) as error:
-            raise ConfigError(f"{self.folder}: no final model ({error})") from None
+            raise ConfigError(f"{self.folder}: no final model ({error}); finish the run first") from None
 
     def _read(self, name: str, convert: Callable[[object], T]) -> T:
         with open_record_file(self.folder / name) as file:
@@ -153,7 +141,7 @@ def _seconds(data: object) -> float:
 
 @contextmanager
 def open_record_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file of a record; an error while it is read is a ConfigError. A pipe, which could block, is refused."""
+    """Open a file of a record; raise ConfigError if reading fails, or if it is no plain file (a pipe may block)."""
     try:
         with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -1,7 +1,7 @@
 """Typed contents of a run's folder, and their JSON.
 
-Writers build these classes without checks, since a row is built in every round. ``from_json`` checks the types of what
-it reads and raises ValueError. Keys that this version does not know are kept in ``extra``.
+Writers build these classes without checks, since a row is built in every round. ``from_json`` checks types and raises
+ValueError. Keys that this version does not know are kept in ``extra``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Annotated, Any, NotRequired, Self, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # Python's own is not enough for pydantic before 3.12
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -63,7 +63,7 @@ class _Json:
         """Raise ValueError if values contradict each other."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return values that JSON can hold, in the order of the fields, without those that are None."""
+        """Return the fields as JSON values, in their order, without those that are None."""
         names, nulls = self._written()
         values = {name: value for name in names if (value := getattr(self, name)) is not None or name in nulls}
         return {**values, **self.extra} if self.extra else values
@@ -112,7 +112,7 @@ class Row(_Json):
     rejected: Mapping[str, Count] = field(default_factory=dict)
     """Number of rejected updates by reason."""
     late: Mapping[str, Count] = field(default_factory=dict)
-    """Number of late updates by the round they belong to."""
+    """Number of late updates by the round for which they were computed."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -163,7 +163,7 @@ class RunInfo(_Json):
     chosen_iterations: Count | None = None
     """Local steps per round, where the plan chose them."""
     schedule: Mapping[str, Any] | None = None
-    """The plan, as far as it is known."""
+    """The plan, as far as it is known when the run starts."""
     notes: Sequence[str] = ()
     """Remarks of the strategy."""
     clock: str = "virtual"
@@ -184,15 +184,6 @@ class RunInfo(_Json):
         """Options of the strategy."""
         options: Mapping[str, Any] = self._section("strategy").get("options", {})
         return options
-
-    def flat_config(self) -> dict[str, Any]:
-        """Return the configuration by dotted keys."""
-
-        def flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-            inner = (flat(v, f"{prefix}{k}.") if isinstance(v, Mapping) else {prefix + k: v} for k, v in values.items())
-            return {key: value for part in inner for key, value in part.items()}
-
-        return flat(self.config, "")
 
     @property
     def local_iterations(self) -> int:
@@ -250,8 +241,8 @@ class RunResult(_Json):
     abandoned: Count | None = None
     """Rounds without a merge, for runs on Flower."""
     time_use: Mapping[str, float] | None = None
-    """Seconds of the budget by use, for runs on Flower: computing, lag and idle in rounds that were merged (means over
-    devices), abandoned rounds, between rounds, unused."""
+    """Seconds of the budget by use, for runs on Flower: computing, lag and idle time in merged rounds (means over
+    devices), abandoned rounds, time between rounds, unused time."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def _written(self) -> tuple[Iterable[str], Sequence[str]]:
@@ -259,7 +250,7 @@ class RunResult(_Json):
 
 
 def read_failure(data: object) -> dict[str, str]:
-    """Check what failed.json holds: ``error``, and ``traceback`` if the code raised an unexpected exception."""
+    """Check the content of failed.json: ``error``, and ``traceback`` if the code raised an unexpected exception."""
     if not isinstance(data, dict) or not isinstance(data.get("error"), str):
         raise ValueError("it lacks error")
     return data

@@ -7,8 +7,8 @@ import numpy as np
 from adelfl.records.schema import Row, RunResult
 
 FINAL_MOMENTS = (0.92, 0.94, 0.96, 0.98, 1.0)
-"""Shares of the budget over which the final accuracy is averaged, since a single evaluation is noisy. At each of them
-the last model before it counts, so that methods with few, long rounds are not represented by their early models."""
+"""Shares of the budget over which the final accuracy is averaged, since a single evaluation is noisy. At each share the
+newest model counts."""
 
 QUARTERS = {"25%": 0.25, "50%": 0.5, "75%": 0.75, "100%": 1.0}
 """Shares of the budget at which a result states the accuracy."""
@@ -17,7 +17,7 @@ SUMMED_UP = {*FINAL_MOMENTS, *QUARTERS.values()}
 """Shares of the budget at which a run must be evaluated for its result."""
 
 MAX_EVALUATIONS = 1_000_000
-"""Largest number of evaluations of one run that a configuration may ask for."""
+"""Largest number of evaluations of one run that a configuration may request."""
 
 
 class Summary:
@@ -40,7 +40,7 @@ class Summary:
         if row.round > 0:
             self.rounds = row.round
             depth = row.depth
-            if max(depth, default=0) > self.steps:  # some methods ask fast devices for more
+            if max(depth, default=0) > self.steps:  # some methods request more of fast devices
                 depth = [min(z, self.steps) for z in depth]
             self.depths.append(sum(depth) / (max(1, len(depth)) * self.steps))
 

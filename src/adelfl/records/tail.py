@@ -15,7 +15,7 @@ from adelfl.records.schema import Row
 class RowTail:
     """Reads the rows of a run as its file grows: complete lines, each once.
 
-    ``edition`` increases when the file was replaced or cut back; it is then read again from its beginning. ``error``
+    ``edition`` increases when the file was replaced or truncated; it is then read again from its beginning. ``error``
     states why no further rows can be read.
     """
 
@@ -26,14 +26,14 @@ class RowTail:
         self._offsets: dict[int, int] = {}
 
     def skip(self) -> None:
-        """Pass over the present rows."""
+        """Skip the rows that the file has now."""
         if (status := self._status()) is not None:
             self._inode, self._end = status.st_ino, status.st_size
 
     def _status(self) -> os.stat_result | None:
         try:
             return self.path.stat()
-        except OSError:  # not begun, or removed
+        except OSError:  # not created yet, or removed
             return None
 
     def read(self) -> list[Row]:
@@ -70,10 +70,7 @@ class RowTail:
 
 
 def rows_backwards(path: Path, size: int = 1 << 14) -> Iterator[Row]:
-    """Yield the complete rows among the last bytes of a file, the last one first; at least one, if there is one.
-
-    ``size`` is the number of bytes; it is increased if there is no row among them.
-    """
+    """Yield the complete rows in the last ``size`` bytes of a file, the last one first; read more if there is none."""
     with open_record_file(path) as file:
         end = file.seek(0, os.SEEK_END)
         start = file.seek(max(0, end - size))

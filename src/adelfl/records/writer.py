@@ -1,7 +1,7 @@
 """Writer of recorded runs.
 
-A run that is killed leaves its last checkpoint, and perhaps lines written after it. :meth:`RunWriter.reopen` cuts those
-lines off, so that a resumed run ends with the same bytes as an uninterrupted one.
+A run that is killed leaves its last checkpoint, and possibly lines written after it. :meth:`RunWriter.reopen` removes
+those lines, so that a resumed run ends with the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Checkpoint:
 
 
 class RunWriter:
-    """Writes one run; :meth:`create` begins a new one, :meth:`reopen` continues an interrupted one."""
+    """Writes one run; :meth:`create` starts a new run, :meth:`reopen` continues an interrupted one."""
 
     def __init__(self, folder: Path, locked: int | None = None) -> None:
         self.folder = folder
         self._lock = lock(folder) if locked is None else locked
         self._files: dict[str, IO[bytes]] = {}
         self._rows: list[tuple[Row, float]] = []
-        self._unwritten = 0.0  # wall-clock seconds of these rows
+        self._unwritten = 0.0  # wall-clock seconds of the buffered rows
         try:
             for name in ("rounds", "wall"):
                 self._open(name)
@@ -64,9 +64,9 @@ class RunWriter:
 
     @classmethod
     def create(cls, folder: Path, info: RunInfo) -> RunWriter:
-        """Begin a run; the folder appears with its run.json inside, or not at all."""
+        """Start a run; the folder is created together with its run.json, or not at all."""
         if folder.exists():
-            raise ConfigError(f"{folder} exists already; choose another name, or continue it with: adelfl resume")
+            raise ConfigError(f"{folder} exists already; choose another folder, or continue the run with adelfl resume")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -83,7 +83,7 @@ class RunWriter:
                 os.close(locked)
             shutil.rmtree(temporary, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise RunBusyError(f"{folder}: another process has just begun this run") from None
+                raise RunBusyError(f"{folder}: another process has just started this run") from None
             if isinstance(error, OSError):
                 raise ConfigError(f"{folder}: cannot be written ({error.strerror or error})") from None
             raise
@@ -91,7 +91,7 @@ class RunWriter:
 
     @classmethod
     def reopen(cls, folder: Path) -> tuple[RunWriter, Checkpoint | None]:
-        """Continue a run from its last checkpoint; lines written after it are cut off."""
+        """Continue a run from its last checkpoint; lines written after it are removed."""
         writer = cls(folder)
         try:
             return writer, writer._rewind()
@@ -112,30 +112,28 @@ class RunWriter:
                 checkpoint = Checkpoint(int(metadata["round"]), float(metadata["time"]), load_file(path))
                 ends = {name: int(metadata.get(f"{name}_bytes", 0)) for name in ends}
             except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-                raise ConfigError(f"{path}: cannot be read ({error}); remove it to start this run over") from None
+                raise ConfigError(f"{path}: cannot be read ({error}); remove it to restart this run") from None
         for name, end in ends.items():
             file = self._files.get(name)
             if (0 if file is None else file.seek(0, os.SEEK_END)) < end:
-                raise ConfigError(
-                    f"{self.folder}: {name}.jsonl is shorter than the checkpoint says; start this run over"
-                )
+                raise ConfigError(f"{self.folder}: {name}.jsonl is shorter than the checkpoint says; repeat this run")
             if file is not None:
                 file.truncate(end)
         return checkpoint
 
     def describe(self, info: RunInfo) -> None:
-        """Replace run.json, with what has become known since the run began."""
+        """Replace run.json, to add information that was not known when the run started."""
         write_json(self.folder / "run.json", info.to_json())
 
     def append(self, row: Row, wall_seconds: float) -> None:
-        """Add a row. Rows are encoded some at a time, which is faster, but written at once with an evaluation."""
+        """Add a row. Rows are buffered, because encoding several at a time is faster; an evaluation flushes them."""
         self._rows.append((row, wall_seconds))
         self._unwritten += wall_seconds
         if row.accuracy is not None or self._unwritten > _SECONDS_PER_WRITE:
             self.flush()
 
     def log_event(self, event: Mapping[str, Any]) -> None:
-        """Add a line to events.jsonl; it is buffered, and cut back to the checkpoint by :meth:`reopen`, as rows are."""
+        """Add a line to events.jsonl; :meth:`reopen` removes it if it is later than the checkpoint."""
         file = self._files.get("events") or self._open("events")
         file.write(_encode_line(event).encode() + b"\n")
 
@@ -149,7 +147,7 @@ class RunWriter:
             file.flush()
 
     def checkpoint(self, round: int, time: float, weights: Weights) -> None:
-        """Save the state from which the run can continue: first the lines, then the weights that follow from them."""
+        """Save the state from which the run can continue: first the buffered lines, then the weights."""
         self.flush()
         metadata = {"round": str(round), "time": repr(time)}
         for name, file in self._files.items():
@@ -158,12 +156,12 @@ class RunWriter:
         write_weights(self.folder / "checkpoint.safetensors", weights, metadata)
 
     def finish(self, result: RunResult, weights: Weights) -> None:
-        """End the run: write the model, then the result, then remove the checkpoint."""
+        """Finish the run: write the model, then the result, then remove the checkpoint."""
         self.flush()
         write_weights(self.folder / "model.safetensors", weights, {})
         write_json(self.folder / "result.json", result.to_json())
-        for left in self.folder.glob("*checkpoint.safetensors*"):  # temporary ones of killed processes too
-            left.unlink(missing_ok=True)
+        for path in self.folder.glob("*checkpoint.safetensors*"):  # including temporary files of killed processes
+            path.unlink(missing_ok=True)
 
     def fail(self, sentence: str, traceback: str | None = None) -> None:
         """Write failed.json, which :meth:`reopen` removes."""
@@ -189,12 +187,12 @@ class RunWriter:
         try:
             self.close()
         except OSError as error:
-            if kind is None:  # otherwise the first exception says why the run ended
+            if kind is None:  # otherwise the first exception states why the run ended
                 raise AdelError(f"{self.folder}: cannot be written ({error.strerror})") from None
 
 
 def discard(folder: Path) -> None:
-    """Remove a run, entirely or not at all, unless another process writes it."""
+    """Remove a run completely; raise RunBusyError if another process is writing it."""
     locked = lock(folder)
     try:
         shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.{uuid4().hex[:8]}.gone")))
@@ -205,7 +203,6 @@ def discard(folder: Path) -> None:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that decide the last bits of a run."""
-    return {"python": platform.python_version()} | {
-        name: version(name) for name in ("adelfl", "numpy", "scipy", "torch")
-    }
+    """Return the versions of the packages that influence the last bits of a run's results."""
+    packages = ("adelfl", "numpy", "scipy", "torch")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}

@@ -1,4 +1,4 @@
-"""Strategies side by side: summaries over seeds."""
+"""Comparison of strategies: summaries over seeds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Contender:
     label: str
     records: Sequence[RunRecord]
     curves: Floats | None = field(default=None, kw_only=True)
-    """Accuracies at equally spaced shares of the budget, shape (seeds, shares), if there are no records."""
+    """Accuracies at equally spaced shares of the budget, shape (seeds, shares); None if there are records."""
 
     @property
     def results(self) -> list[RunResult]:
@@ -62,7 +62,7 @@ class Contender:
 
     @property
     def rounds(self) -> float:
-        """Mean number of rounds done."""
+        """Mean number of finished rounds."""
         return float(np.mean([r.rounds for r in self.results]))
 
     @property
@@ -85,7 +85,7 @@ def curve_of(record: RunRecord, what: str, grid: Floats) -> Floats:
     if not known.any():
         return np.full(grid.shape, np.nan)
     times = np.array([row.time for row in record.rounds])[known]
-    shares = np.minimum(times / record.info.budget, 1.0)  # a real clock may overrun
+    shares = np.minimum(times / record.info.budget, 1.0)  # a run on a real clock may exceed its budget
     last = np.searchsorted(shares, grid * (1 + 1e-9), side="right") - 1
     curve: Floats = np.where(last >= 0, values[known][np.maximum(last, 0)], np.nan)
     if record.result is None and record.failure is None:
@@ -99,19 +99,19 @@ _NEAR = 0.2  # share of the way from chance to perfect accuracy
 def untrained_note(contenders: list[Contender], chance: float) -> str | None:
     """Return a sentence if the oracle, or else every strategy, ends near chance; None if training worked.
 
-    ``chance`` is the accuracy of a model that always names the most frequent label.
+    ``chance`` is the accuracy of a model that always predicts the most frequent label.
     """
     final = {c.name: float(np.nanmean(c.final)) for c in contenders if np.isfinite(c.final).any()}
     best = final.get("oracle", max(final.values(), default=math.nan))
     if not best <= chance + _NEAR * (1.0 - chance):
         return None
     if all(c.rounds == 0 for c in contenders if c.name in final):
-        return "no round was finished within the budget: try a larger training.budget or training.depth"
+        return "no round was finished within the budget; try a larger training.budget or training.depth"
     name = "the oracle" if "oracle" in final else "every strategy" if len(final) > 1 else next(iter(final))
     rates = {r.info.config.get("learning_rate", {}).get("initial") for c in contenders for r in c.records}
     rate = f" (now {rates.pop():g})" if len(rates) == 1 and rates != {None} else ""
     return (
-        f"{name} ends near chance ({best:.1%}, where always naming the most frequent label has {chance:.1%}): "
+        f"{name} ends near chance ({best:.1%}; always predicting the most frequent label has {chance:.1%}); "
         f"try another learning_rate.initial{rate}, or more training.rounds"
     )
 

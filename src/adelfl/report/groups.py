@@ -16,22 +16,17 @@ from adelfl.report.run_data import RunData, read_run
 from adelfl.report.style import looks_of
 
 MOST_GROUPS = 24
-"""Largest number of lines that can be distinguished in one figure."""
+"""Largest number of lines that readers can distinguish in one figure."""
 
 
 @dataclass(frozen=True, eq=False)
 class Group(Contender):
-    """One strategy over its seeds, with a look of its own."""
+    """One strategy over its seeds, with its colour and line style."""
 
-    records: list[RunData]  # the runs to draw: the finished ones, or all if none is finished
+    records: list[RunData]  # runs to draw: the finished ones, or all if none is finished
     total: int  # number of its runs, finished or not
     colour: str
     line: str
-
-    @property
-    def line_name(self) -> str:
-        """The line style's name in CSS."""
-        return {"-": "solid", ":": "dotted"}.get(self.line, "dashed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,22 +66,20 @@ def gather(places: Sequence[Path]) -> Gathered:
     by_label = _by_label(_without_duplicates(runs, unused))
     if len(by_label) > MOST_GROUPS:
         raise ConfigError(
-            f"these runs are of {len(by_label)} strategies or configurations; a report compares up to {MOST_GROUPS}: "
-            "name fewer folders"
+            f"{len(by_label)} strategies or configurations are too many; give runs of up to {MOST_GROUPS}"
         )
     return Gathered(_groups(by_label), runs, unused, empty)
 
 
 def _without_duplicates(runs: list[RunData], unused: dict[Path, str]) -> list[RunData]:
-    """Keep one run per strategy, configuration and seed; on a real clock no two runs are the same."""
+    """Keep one run per strategy, configuration and seed, but all runs on a real clock."""
     kept: dict[object, RunData] = {}
     for run in sorted(runs, key=lambda run: run.state != "finished"):
-        key: object = (run.info.label, run.info.seed, tuple(run.settings.items()))
-        if run.info.clock != "virtual":
-            key = id(run)
+        same = (run.info.label, run.info.seed, tuple(run.settings.items()))
+        key: object = same if run.info.clock == "virtual" else id(run)
         if key in kept:
             folder = kept[key].folder
-            unused[run.folder] = f"left out: the same strategy, configuration and seed as {folder}"
+            unused[run.folder] = f"left out: has the same strategy, configuration and seed as {folder}"
         else:
             kept[key] = run
     return [run for run in runs if run in kept.values()]
@@ -107,7 +100,7 @@ def _by_label(runs: list[RunData]) -> dict[str, list[RunData]]:
 
 
 def differing(settings: Sequence[dict[str, str]]) -> list[str]:
-    """Return the keys that do not have the same value everywhere."""
+    """Return the keys whose values differ."""
     keys = dict.fromkeys(key for s in settings for key in s)
     return [key for key in keys if len({s.get(key) for s in settings}) > 1]
 

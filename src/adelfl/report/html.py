@@ -1,4 +1,4 @@
-"""A report as one HTML file, which loads nothing and can be printed; its text is in templates/report.html."""
+"""A report as one self-contained HTML file, which can be printed; its text is in templates/report.html."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from adelfl.report.time_series import draw_comparison, evaluated
 def write_report(gathered: Gathered, path: Path, figures: Path | None = None) -> None:
     """Write the page, and every figure as PNG and PDF into the folder ``figures`` if it is given."""
     if path.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"{path}: a report's name must end in .html")
+        raise ConfigError(f"{path}: the name of a report must end in .html")
     groups, infos = gathered.groups, [run.info for run in gathered.drawn]
     drawn = _draw(groups)
     counts = {g: sum((run.refused for run in g.records), Counter[str]()) for g in groups}
@@ -68,7 +68,7 @@ def _draw(groups: list[Group]) -> dict[str, Figure]:
 
 @contextmanager
 def _drawing(options: Any) -> Iterator[None]:  # noqa: ANN401 - rcParams
-    """Suppress warnings about characters that the font lacks; they are drawn as boxes."""
+    """Suppress warnings about characters that the font does not have; they are drawn as boxes."""
     with warnings.catch_warnings(), matplotlib.rc_context(options):
         warnings.filterwarnings("ignore", message="Glyph")
         yield
@@ -87,7 +87,7 @@ def _save_figures(drawn: dict[str, Figure], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None
-    # Type 42: conferences refuse matplotlib's default kind of fonts.
+    # Type 42, because conferences reject the fonts that matplotlib embeds by default.
     with _drawing({"pdf.fonttype": 42}):
         for name, picture in drawn.items():
             for suffix in ("png", "pdf"):
@@ -102,7 +102,7 @@ def _template() -> Any:  # noqa: ANN401 - a template of jinja2
 
 
 def _printable(value: object) -> object:
-    """Replace control characters in a record's text; they could change the direction or the order of a line."""
+    """Replace control characters in a record's text, which could change the order of a line."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in value)
@@ -117,7 +117,7 @@ def _final(c: Contender) -> str:
 
 
 def _configuration(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return the settings that all strategies share, by section, and the keys of the others."""
+    """Return the settings that all strategies share, by section, and the keys that differ."""
     settings = [g.records[0].settings for g in groups]
     differ = [key for key in differing(settings) if key not in ("strategy.name", "flower.method")]
     sections: dict[str, list[str]] = {}

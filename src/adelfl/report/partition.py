@@ -1,4 +1,4 @@
-"""Figure of a partition: which device holds which labels."""
+"""Figure of a partition: the labels of each device."""
 
 from __future__ import annotations
 

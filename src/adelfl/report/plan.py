@@ -1,4 +1,4 @@
-"""Figures of a plan, and of plans for several values of one setting."""
+"""Figures of one plan, and of plans for several values of a setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adelfl.planner import Solution, WhatIfRow
 from adelfl.report.style import BLUE, GREY, ORANGE, RC, RED, SERIES, figure
 
 _AXES = {"budget": "time budget, seconds", "rounds": "rounds in the same time", "without": "slowest devices left out"}
-_SHOWN_GROUPS = 400  # a figure of more devices looks the same
+_SHOWN_GROUPS = 400  # more groups do not change the figure visibly
 
 
 @matplotlib.rc_context(RC)
@@ -33,9 +33,9 @@ def draw_plan(solution: Solution) -> Figure:
     return fig
 
 
-def _rounds(solution: Solution, at_most: int = 150) -> np.ndarray:
+def _rounds(solution: Solution) -> np.ndarray:
     R = solution.problem.rounds
-    return np.unique(np.linspace(0, R - 1, min(at_most, R)).round().astype(int))
+    return np.unique(np.linspace(0, R - 1, min(150, R)).round().astype(int))
 
 
 def _draw_deadlines(ax: Axes, solution: Solution) -> None:
@@ -103,7 +103,7 @@ def _draw_batches(ax: Axes, solution: Solution) -> None:
 
 @matplotlib.rc_context(RC)
 def draw_what_if(rows: Sequence[WhatIfRow], key: str) -> Figure:
-    """Draw the error of the plan against the value: the excess for budgets, otherwise the bound."""
+    """Draw the error of each plan against the value: the excess if ``key`` is the budget, otherwise the bound."""
     error = "excess" if key == "budget" else "bound"
     planned = [row for row in rows if row.infeasible is None]
     fig = figure(6.0, 3.9)

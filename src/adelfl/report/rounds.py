@@ -1,4 +1,4 @@
-"""Figures of a report that have rounds on an axis: deadlines, durations, batch sizes, layers and devices."""
+"""Figures of a report over rounds: deadlines, durations, batch sizes, layers and devices."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from adelfl.report.run_data import RunData
 from adelfl.report.style import BLACK, GREY, RC, figure, mean_and_error, short
 
 MOST_DEVICES = 200
-"""Largest number of rows of a map of devices; larger fleets are sampled."""
+"""Largest number of devices in a figure; larger fleets are sampled."""
 
 MOST_CELLS = 250
-"""Largest number of columns of a map; with more rounds a column is the mean of several."""
+"""Largest number of columns in a figure; with more rounds, a column is the mean of several."""
 
 _MOST_NAMES = 10
-_NOTHING = "#ededed"  # not a colour of the map
+_NOTHING = "#ededed"  # not a colour of the colour map
 
 
 @matplotlib.rc_context(RC)
@@ -40,11 +40,11 @@ def draw_deadlines(groups: Sequence[Group]) -> Figure:
         left, right = fig.subplots(1, 2, width_ratios=(1.1, 1.0))
         _plot_plans(left, planned, scale)
         unit = "deadline, seconds" if alike else "deadline / uniform"
-        left.set(title="What was planned", xlabel="round", ylabel=unit)
+        left.set(title="Planned deadlines", xlabel="round", ylabel=unit)
     else:
         right = fig.subplots()
     _plot_lengths(right, groups, scale)
-    right.set(title="How long rounds took", xlabel="seconds" if alike else "multiples of the uniform one")
+    right.set(title="Durations of rounds", xlabel="seconds" if alike else "duration / uniform deadline")
     return fig
 
 
@@ -108,7 +108,7 @@ def draw_batches(groups: Sequence[Group]) -> Figure:
 
 @matplotlib.rc_context(RC)
 def draw_coverage(groups: Sequence[Group]) -> Figure:
-    """Draw the share of devices whose layer was merged, rounds by layers, mean over seeds, a panel per strategy."""
+    """Draw the share of devices whose layer was merged, layers by rounds, mean over seeds, a panel per strategy."""
     names = [g.records[0].info.layers for g in groups]
     alike = all(layers == names[0] for layers in names)
     fig, axes, columns = _panels(groups, min(3.6, 1.25 + 0.13 * max(map(len, names))))
@@ -125,7 +125,7 @@ def draw_coverage(groups: Sequence[Group]) -> Figure:
 
 @matplotlib.rc_context(RC)
 def draw_contributions(groups: Sequence[Group]) -> Figure:
-    """Draw the share of each device's layers that was merged, devices by rounds, one run of each strategy."""
+    """Draw the share of each device's layers that was merged, devices by rounds, for one run of each strategy."""
     runs = [min((run for run in g.records if run.done), key=lambda run: run.info.seed) for g in groups]
     used = [used_work(run) for run in runs]
     fig, axes, columns = _panels(groups, min(3.4, 1.6 + 0.025 * max(map(len, used))))

@@ -1,12 +1,13 @@
-"""A run as arrays for figures, all checked before the first one is drawn."""
+"""A run as arrays for figures; all of them are checked before a figure is drawn."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,14 @@ from adelfl.records.summary import QUARTERS
 BATCH_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Quantiles of a round's batch sizes that are drawn."""
 
-_LIMIT = 1e12  # seconds or samples; larger values are errors, and axes overflow
+_LIMIT = 1e12  # seconds or samples; larger values are errors, and would overflow axes
 _BLANK = ("null", "[]", "None")
-_PER_SEED = ("training.seed", "flower.seed", "data.data_dir", "engine.")  # in which seeds of one experiment may differ
+_PER_SEED = (
+    "training.seed",
+    "flower.seed",
+    "data.data_dir",
+    "engine.",
+)  # keys that may differ between the seeds of one experiment
 
 
 class RunData(RunRecord):
@@ -43,9 +49,9 @@ class RunData(RunRecord):
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        """The configuration by dotted keys, without blanks and without what seeds of one experiment may differ in."""
+        """The configuration by dotted keys, without empty values and without keys that may differ between seeds."""
         more = {"run.devices": str(self.info.devices), "run.layers": ", ".join(self.info.layers)}
-        config = self.info.flat_config().items()
+        config = _flat(self.info.config).items()
         settings = {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in config} | more
         return {key: value for key, value in settings.items() if not key.startswith(_PER_SEED) and value not in _BLANK}
 
@@ -56,7 +62,7 @@ class RunData(RunRecord):
 
     @cached_property
     def planned(self) -> Floats:
-        """Deadlines of the schedule before the first round; empty without one."""
+        """Planned deadlines before the first round; empty without a plan."""
         return _numbers(self.info.deadlines)
 
     @cached_property
@@ -79,7 +85,7 @@ class RunData(RunRecord):
 
     @cached_property
     def work(self) -> tuple[list[NDArray[np.int64]], list[Floats]]:
-        """For each round the devices, and the share of its layers that was merged of each of them."""
+        """For each round, the devices and the share of each device's layers that was merged."""
         devices = [np.array(range(len(r.depth)) if r.devices is None else r.devices, dtype=np.int64) for r in self.done]
         return devices, [_used(row, self.info.steps) / self.info.steps for row in self.done]
 
@@ -89,11 +95,15 @@ class RunData(RunRecord):
         total = Counter[str]()
         for row in self.done:
             total.update(row.rejected)
-            total["late"] += sum(
-                count for number, count in row.late.items() if number != "0"
-            )  # 0 only measures devices
-            total["round given up: too few updates"] += row.abandoned
+            total["late"] += sum(row.late.values()) - row.late.get("0", 0)  # round 0 only measures devices
+            total["abandoned round: too few updates"] += row.abandoned
         return +total
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted keys."""
+    parts = (_flat(v, f"{prefix}{k}.") if isinstance(v, Mapping) else {prefix + k: v} for k, v in values.items())
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def read_run(folder: Path) -> RunData:
@@ -108,22 +118,22 @@ def read_run(folder: Path) -> RunData:
         _ = run.failure, run.settings, run.planned, run.lengths, run.coverage, run.batches, run.work, run.refused
         return run
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{folder}: not as adelfl records runs ({error})") from None
+        raise ConfigError(f"{folder}: not a valid record of a run ({error})") from None
 
 
 def _numbers(values: Iterable[float | None]) -> Floats:
     values = list(values)
     array = np.array(values, dtype=np.float64)
     if not ((array >= 0) & (array <= _LIMIT)).all():
-        raise ValueError(f"{str(values)[:60]} where numbers from 0 to {_LIMIT:g} belong")
+        raise ValueError(f"{str(values)[:60]} must be numbers from 0 to {_LIMIT:g}")
     return array
 
 
 def _used(row: Row, steps: int) -> Floats:
     """Return the depths, with 0 for devices that were left out of the merge.
 
-    Rows hold the number of contributors per layer, not their identity. If it equals the number of devices that finished
-    everything, and others delivered some layers too, then the others' layers were not merged.
+    Rows have the number of contributors per layer, not their identity. If it equals the number of devices that finished
+    everything, although others delivered some layers too, then the layers of the others were not merged.
     """
     depth, contributors = _numbers(row.depth), _numbers(row.contributors)
     delivered = (depth[:, None] >= np.arange(contributors.size, 0, -1)).sum(axis=0)

@@ -51,7 +51,7 @@ def draw_study(cells: list[tuple[str, list[Contender]]], title: str, *, deadline
 
 
 def _plot_deadlines(ax: Axes, contenders: list[Contender]) -> None:
-    """Plot the planned deadlines of each seed as multiples of the uniform one, since fleets differ between seeds."""
+    """Plot the planned deadlines of each seed relative to the uniform one, since fleets differ between seeds."""
     for c, (colour, _) in zip(contenders, looks_of([c.name for c in contenders]), strict=True):
         for info in (record.info for record in c.records):
             T = np.asarray(info.deadlines) / info.uniform_deadline
@@ -62,9 +62,12 @@ def _plot_deadlines(ax: Axes, contenders: list[Contender]) -> None:
 
 
 @matplotlib.rc_context(RC)
-def draw_dots(panels: Sequence[tuple[str, Sequence[Dot]]], title: str, columns: int = 2) -> Figure:
-    """Draw panels of (title, rows); the best of each is filled, the last row is the ceiling."""
-    columns = min(columns, len(panels))
+def draw_dots(
+    panels: Sequence[tuple[str, Sequence[Dot]]],
+    title: str,
+) -> Figure:
+    """Draw panels of (title, rows); the best mean of each is filled, the last row is drawn as a dashed line."""
+    columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
     fig = figure(2.2 + 3.4 * columns, 0.7 + 2.7 * lines)
     axes = fig.subplots(lines, columns, squeeze=False, sharey=True).ravel()

@@ -1,8 +1,8 @@
-"""Style of the figures, and helpers that several of them use."""
+"""Style of the figures, and helpers that several modules use."""
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,15 +54,14 @@ def figure(width: float, height: float) -> Figure:
 
 
 def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return colour and line style of strategies in one figure: their own, or the first free ones in order of names.
+    """Return colour and line style of each strategy: its own, or the first free ones in the order of the names.
 
-    The order of the strategies does not matter, so that a strategy looks the same in every figure of a comparison. A
-    repeated name gets another colour or line style.
+    They do not depend on the order of the strategies, so that a strategy looks the same in every figure of a
+    comparison. A repeated name gets another colour or line style.
     """
     palette = [(colour, line) for line in ("-", ":", "-.") for colour in (*SERIES, BROWN, BLACK)]
-    own = {
-        name: (STRATEGY_COLOURS[name], "--" if name == "oracle" else "-") for name in names if name in STRATEGY_COLOURS
-    }
+    known = [name for name in names if name in STRATEGY_COLOURS]
+    own = {name: (STRATEGY_COLOURS[name], "--" if name == "oracle" else "-") for name in known}
     left = [look for look in palette if look not in own.values()]
     looks = {
         i: own.pop(names[i]) if names[i] in own else left.pop(0) if left else (GREY, ":")
@@ -72,21 +71,16 @@ def looks_of(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def check_picture(path: Path) -> None:
-    """Raise ConfigError if no picture can be written there, before any work is done for it."""
+    """Raise ConfigError if a figure cannot be saved under this name."""
     allowed = sorted(FigureCanvasBase.get_supported_filetypes())
     if path.suffix.lstrip(".").lower() not in allowed:
-        raise ConfigError(f"{path}: a picture's name must end in one of {', '.join(allowed)}")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            reason = "it is a folder" if path.is_dir() else ""
-    except OSError as error:
-        reason = str(error.strerror) if path.parent.is_dir() else f"there is no folder {path.parent}"
-    if reason:
-        raise ConfigError(f"{path}: cannot be written ({reason})")
+        raise ConfigError(f"{path}: the name of a figure must end in one of {', '.join(allowed)}")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{path}: cannot be written; give a file name in a folder that exists and is writable")
 
 
 def save(fig: Figure, path: Path, dpi: int = 150) -> None:
-    """Write the figure, entirely or not at all, in the format of the name's suffix."""
+    """Save the figure atomically, in the format of the name's suffix."""
     check_picture(path)
     try:
         with replacing(path, shared=True) as temporary:

@@ -1,4 +1,4 @@
-"""Results as text in the terminal."""
+"""Tables and summaries for the terminal."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from adelfl.records.summary import QUARTERS
 from adelfl.report.comparison import Contender, plus_minus
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_SHOWN_GROUPS = 400  # more groups do not change the averages
-_NAMED_GROUPS = 12  # rows of the table of batch sizes
+_SHOWN_GROUPS = 400  # more groups hardly change the averages
+_NAMED_GROUPS = 12  # most rows of the table of batch sizes
 
 
 def sparkline(values: np.ndarray, width: int = 60) -> str:
-    """Draw values as a line of blocks, from the lowest to the highest of them."""
+    """Draw values as a line of blocks, scaled from the lowest to the highest value."""
     if values.size > width:
         values = np.array([part.mean() for part in np.array_split(values, width)])
     low, span = float(values.min()), float(np.ptp(values))
@@ -39,7 +39,7 @@ def sparkline(values: np.ndarray, width: int = 60) -> str:
 
 
 def _table(*numbers: str, first: str = "", no_wrap: bool = False) -> Table:
-    """Return an empty table: a column of text, if it has a title, then columns of numbers."""
+    """Return an empty table: a column of text if ``first`` is its title, then columns of numbers."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     if first:
         table.add_column(first, overflow="fold")
@@ -49,13 +49,13 @@ def _table(*numbers: str, first: str = "", no_wrap: bool = False) -> Table:
 
 
 def _print_whole(table: Table, console: Console) -> None:
-    """Print a table without truncating numbers, as rich would do in a narrow terminal.
+    """Print a table without truncated numbers, which rich would print in a narrow terminal.
 
-    In a terminal, text columns are folded first; elsewhere lines are as long as necessary.
+    In a terminal, text columns are folded; elsewhere, lines are as long as necessary.
     """
     wide = console.options.update(max_width=10_000)
     for column in table.columns:
-        if column.no_wrap:  # rich takes its longest word for its minimum width
+        if column.no_wrap:  # rich uses the longest word as the minimum width
             column.min_width = max(
                 Measurement.get(console, wide, text).maximum for text in (column.header, *column.cells)
             )
@@ -80,7 +80,7 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
         soft_wrap=True,
     )
     table = _table("round", "deadline", "batch sizes", "mean depth", "first layer empty")
-    shown_rounds = 8 if problem.fleet.groups <= 100_000 else 3  # each takes a pass over the fleet
+    shown_rounds = 8 if problem.fleet.groups <= 100_000 else 3  # each row takes a pass over the fleet
     rounds = np.unique(np.linspace(0, problem.rounds - 1, min(shown_rounds, problem.rounds)).round().astype(int))
     depth = sample.expected_depth(rounds) / problem.layers
     for t, share in zip(rounds, depth, strict=True):
@@ -92,19 +92,17 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
     _print_whole(table, console)
     _print_groups(solution, console)
     console.print(escape(solution.outcome), soft_wrap=True)
-    shown = solution.sitting_out[:5]
-    for s in shown:
+    for s in solution.sitting_out[:5]:
         console.print(f"[red]sits out[/red]: {escape(s.name)} (× {s.count}): {s.reason}", soft_wrap=True)
-    if len(solution.sitting_out) > len(shown):
-        rest = solution.sitting_out[len(shown) :]
-        console.print(f"[red]sit out[/red]: {sum(s.count for s in rest)} devices more, in {len(rest)} groups")
-    console.print(f"binding: {escape(', '.join(solution.binding))}")
+    if rest := solution.sitting_out[5:]:
+        console.print(f"[red]sit out[/red]: {sum(s.count for s in rest)} more devices in {len(rest)} groups")
+    console.print(f"limited by: {escape(', '.join(solution.binding))}")
     if solution.grouping_error:
-        console.print(f"near devices were merged: relative error of the batch term {solution.grouping_error:.1e}")
+        console.print(f"similar devices were merged; relative error of the batch term: {solution.grouping_error:.1e}")
 
 
 def _print_groups(solution: Solution, console: Console) -> None:
-    """Print the batch sizes of each device group in some rounds, "–" where it sits out; of many groups, some."""
+    """Print the batch sizes of device groups in some rounds, "–" for a group that sits out; of many groups, some."""
     schedule, fleet = solution.schedule, solution.problem.fleet
     rounds = np.unique(np.linspace(0, schedule.rounds - 1, min(4, schedule.rounds)).round().astype(np.int64))
     groups = np.arange(fleet.groups)
@@ -143,7 +141,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
 
 
 def _seeds(contenders: list[Contender]) -> str:
-    """Return the number of seeds that are averaged over, with the strategies of which fewer runs finished."""
+    """Return the number of seeds, and the strategies of which fewer runs finished."""
     most = max(c.final.size for c in contenders)
     fewer = ", ".join(f"{c.final.size} of {c.label}" for c in contenders if c.final.size < most)
     return f"{most} {'seed' if most == 1 else 'seeds'}" + (f" ({fewer}: the others failed)" if fewer else "")
@@ -181,7 +179,7 @@ def print_profile(
     variation: float,
     console: Console | None = None,
 ) -> None:
-    """Print a machine's profile: median milliseconds by batch size, and which law fits."""
+    """Print the profile of a machine: median milliseconds by batch size, and how well each law fits."""
     console = console or Console(highlight=False)
     table = _table("batch", "forward, ms", "backward, ms", "slowest layer")
     for size, ahead, back in zip(batch_sizes, forward, backward, strict=True):
@@ -192,12 +190,12 @@ def print_profile(
         )
     _print_whole(table, console)
     console.print(
-        f"A whole backward pass varies by {variation:.0%} (standard deviation over mean); "
+        f"The time of a backward pass varies by {variation:.0%} (standard deviation over mean); "
         f"{len(names)} exponential layers would vary by {len(names) ** -0.5:.0%}.",
         soft_wrap=True,
     )
     names_of_laws = ", ".join(f"{law.name} (distance {law.distance:.2f})" for law in laws)
-    console.print(f"Layer times per sample look most like: {names_of_laws}.", soft_wrap=True)
+    console.print(f"Distributions of the layer times per sample, best fit first: {names_of_laws}.", soft_wrap=True)
 
 
 def print_runs(records: list[RunRecord], root: Path, console: Console | None = None) -> None:
@@ -230,9 +228,9 @@ def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]
         rounds = f"{record.rounds[-1].round if record.rounds else 0}/{info.rounds}"
         again = f"adelfl resume {escape(shlex.quote(str(record.folder)))}"
         if info.clock == "real":
-            again = "its ServerApp, started again, goes on"
+            again = "start its ServerApp again to continue it"
         elif info.made_by == "simulate":
-            again = "simulate(experiment, record=...) goes on"
+            again = "call simulate(experiment, record=...) again to continue it"
         files = [record.folder / name for name in ("run.json", "rounds.jsonl")]
         changed = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
         state = f"stopped; {again}"
@@ -275,7 +273,7 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
 
 
 def print_what_if(rows: Sequence[WhatIfRow], key: str, console: Console | None = None) -> None:
-    """Print a line per row, then how many rows have no plan and why the first of them has none."""
+    """Print a line per row, then the number of rows without a plan and the first reason."""
     console = console or Console(highlight=False)
     name = {"without": "devices\nleft out", "budget": "budget,\nseconds"}.get(key, f"\n{key}")
     columns = (name, "excess,\nplan", "excess,\nuniform", "bound,\nplan", "mean\ndepth", "first layer\nempty")

@@ -31,7 +31,7 @@ def plot(*runs: str | Path | RunRecord) -> Figure:
     Parameters
     ----------
     *runs : str, Path or RunRecord
-        Runs, their folders, or folders with runs below. Runs that are not finished are drawn if their strategy has no
+        Runs, their folders, or folders that contain runs. Unfinished runs of a strategy are drawn only if it has no
         finished ones.
 
     Returns
@@ -40,10 +40,10 @@ def plot(*runs: str | Path | RunRecord) -> Figure:
         Save it with ``.savefig("accuracy.png")``.
     """
     if not runs:
-        raise ConfigError("name at least one run")
+        raise ConfigError("plot: give at least one run")
     groups = evaluated(gather([run.folder if isinstance(run, RunRecord) else Path(run) for run in runs]).groups)
     if not groups:
-        raise ConfigError("accuracy was never evaluated in these runs")
+        raise ConfigError("plot: accuracy was never evaluated in these runs; give others")
     info = groups[0].records[0].info
     return draw_comparison(groups, f"{info.data}, {info.devices} devices".lstrip(", "))
 
@@ -55,7 +55,7 @@ def evaluated(contenders: Sequence[C], what: str = "accuracy") -> list[C]:
 
 @matplotlib.rc_context(RC)
 def draw_comparison(contenders: Sequence[Contender], title: str = "", what: str = "accuracy") -> Figure:
-    """Draw the mean accuracy or loss of each strategy, and its standard error; the oracle is a dashed grey ceiling."""
+    """Draw the mean accuracy or loss of each strategy with its standard error; the oracle is a dashed grey line."""
     infos = [record.info for c in contenders for record in c.records]
     clocks, budgets = {info.clock for info in infos}, [info.budget for info in infos]
     clock = short(f"{clocks.pop()} time" if len(clocks) == 1 else "time")
@@ -102,7 +102,7 @@ def plot_means(ax: Axes, contenders: Sequence[Contender], scale: float, what: st
 
 
 def about_seeds(contenders: Sequence[Contender]) -> str:
-    """Return how many seeds the lines average over; an empty text for one."""
+    """Return a note on the number of seeds that the lines average over; empty for one seed."""
     seeds = sorted({c.seeds for c in contenders if c.seeds} or {1})
     span = f"{seeds[-1]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return f"mean of {span} seeds, band: ± standard error" if seeds[-1] > 1 else ""

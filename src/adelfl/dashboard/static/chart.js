@@ -1,11 +1,11 @@
-// Accuracy against time, one line per picked run. Pointer or arrow keys read it off into the legend.
+// Accuracy against time, one line per selected run. The legend shows the values at the pointer, which arrow keys move.
 
 import { $, colour, largest, make, percent, seconds, series, sheet, ticks } from "./draw.js";
 
 const LEFT = 46, RIGHT = 14, TOP = 10, BOTTOM = 34;
 
 export class Chart {
-  /** `drop(name)` is called when the viewer takes a run out. */
+  /** `drop(name)` is called when the viewer removes a run from the chart. */
   constructor(drop) {
     this.drop = drop;
     this.canvas = $("chart");
@@ -48,7 +48,7 @@ export class Chart {
     if (this.at !== null) this.crosshair(pen, x, y, height);
     this.legend();
     const words = this.lines.map((line) => `${line.label} seed ${line.seed} ${percent(line.rows.at(-1)?.accuracy)}`);
-    this.canvas.setAttribute("aria-label", `Accuracy against time: ${words.join("; ")}. Arrow keys read it off.`);
+    this.canvas.setAttribute("aria-label", `Accuracy against time: ${words.join("; ")}. Arrow keys move the time at which values are shown.`);
   }
 
   axes(pen, x, y, width, height, top) {
@@ -120,7 +120,7 @@ export class Chart {
     }
   }
 
-  /** The last evaluation of a line at the time that is read off, or of all. */
+  /** The last evaluation of a line before the selected time, or the last one if no time is selected. */
   before(line) {
     return this.at === null ? line.rows.at(-1) : line.rows.findLast((row) => row.time <= this.at);
   }
@@ -146,11 +146,11 @@ export class Chart {
     name.title = line.name;
     item.append(make("span", "swatch"), name, make("span", "soft"));
     if (this.lines.length > 1) {
-      const out = make("button", "", "×");
-      out.type = "button";
-      out.setAttribute("aria-label", `Take ${line.label} seed ${line.seed} out`);
-      out.addEventListener("click", () => this.drop(line.name));
-      item.append(out);
+      const remove = make("button", "", "×");
+      remove.type = "button";
+      remove.setAttribute("aria-label", `Remove ${line.label} seed ${line.seed} from the chart`);
+      remove.addEventListener("click", () => this.drop(line.name));
+      item.append(remove);
     }
     return item;
   }

@@ -1,13 +1,13 @@
-// Small things that everything on the page needs: elements, numbers in words, colours, canvases.
+// Helpers for all modules of the page: elements, formatted numbers, colours, canvases.
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element with a class and text; text from a record only ever comes in here. */
+/** Create an element with a class and text; text from records is only inserted here, as text content. */
 export function make(tag, className = "", text = "") {
-  const found = document.createElement(tag);
-  if (className) found.className = className;
-  if (text !== "") found.textContent = text;
-  return found;
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== "") element.textContent = text;
+  return element;
 }
 
 export function say(element, text) {
@@ -24,7 +24,7 @@ export function seconds(x) {
   return `${size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : size >= 1 || size === 0 ? x.toFixed(2) : x.toPrecision(3)} s`;
 }
 
-/** The largest of any number of values; Math.max takes only so many at once. */
+/** The largest value, at least `least`; Math.max fails for very many arguments. */
 export const largest = (values, least) => values.reduce((a, b) => (b > a ? b : a), least);
 
 export const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -32,7 +32,7 @@ export const still = matchMedia("(prefers-reduced-motion: reduce)");
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 export const series = (slot) => colour(`s${slot}`);
 
-// From the last layer, which every device reaches first, to the first. Other hues than those of runs.
+// From the last layer, where devices begin, to the first; these hues differ from those of runs.
 const RAMP = [[150, 164, 246], [126, 112, 228], [142, 66, 198], [178, 42, 150]];
 
 export function layerColour(l, layers) {
@@ -42,7 +42,7 @@ export function layerColour(l, layers) {
   return `rgb(${mix.join(" ")})`;
 }
 
-/** A canvas in CSS pixels, sharp on every screen. */
+/** Clear a canvas and return its pen; lengths are CSS pixels, at the resolution of the screen. */
 export function sheet(canvas, height) {
   const width = canvas.clientWidth, scale = devicePixelRatio || 1;
   const tall = height ?? canvas.clientHeight;
@@ -57,7 +57,7 @@ export function sheet(canvas, height) {
   return { pen, width, height: tall };
 }
 
-/** Round numbers that divide a range into about so many steps. */
+/** Round numbers that divide the range from 0 to `most` into about `count` steps. */
 export function ticks(most, count) {
   if (!(most > 0)) return [0];
   const rough = most / count, size = 10 ** Math.floor(Math.log10(rough));

@@ -1,4 +1,4 @@
-// The list of runs: filter, order, move with the keyboard, show one, lay others over it.
+// The list of runs: filter and order it, move with the keyboard, show one run, add others to the chart.
 
 import { $, make, percent, say, series } from "./draw.js";
 
@@ -10,7 +10,7 @@ const ORDERS = {
 };
 
 export class RunList {
-  /** `show(name)` and `overlay(name)` are called when the viewer asks for it. */
+  /** `show(name)` is called when the viewer selects a run, `overlay(name)` when it is added to the chart or removed. */
   constructor(show, overlay) {
     this.show = show;
     this.overlay = overlay;
@@ -70,22 +70,22 @@ export class RunList {
   }
 
   option(name) {
-    const found = make("div", "option");
-    found.setAttribute("role", "option");
-    found.id = `run-${(this.made = (this.made ?? 0) + 1)}`;
-    found.dataset.name = name;
+    const option = make("div", "option");
+    option.setAttribute("role", "option");
+    option.id = `run-${(this.made = (this.made ?? 0) + 1)}`;
+    option.dataset.name = name;
     const done = make("div", "done");
     done.append(make("span"));
-    const pick = make("span", "pick");
-    pick.title = "lay over the others";
-    found.append(pick, make("div", "name"), make("div", "score"), make("div", "more"), make("div", "state"), done);
-    found.title = name;
-    return found;
+    const selector = make("span", "selector");
+    selector.title = "add to the chart, or remove";
+    option.append(selector, make("div", "name"), make("div", "score"), make("div", "more"), make("div", "state"), done);
+    option.title = name;
+    return option;
   }
 
   fill(card) {
     const option = this.options.get(card.name);
-    const [pick, name, score, more, state, done] = option.children;
+    const [, name, score, more, state, done] = option.children;
     name.replaceChildren(card.label || card.name, " ", make("span", "soft", card.seed === null ? "" : `seed ${card.seed}`));
     say(score, card.accuracy === null ? "" : percent(card.accuracy));
     const rounds = card.rounds && card.state !== "finished" ? `${card.round}/${card.rounds}` : "";
@@ -109,8 +109,8 @@ export class RunList {
     option.firstChild.style.background = slot === undefined ? "" : series(slot);
   }
 
-  /** Which runs are picked (with their colours), and which one is shown. */
-  pick(slots, main) {
+  /** Mark the selected runs with their colours, and the run that is shown. */
+  select(slots, main) {
     this.slots = slots;
     this.main = main;
     for (const name of this.options.keys()) this.mark(name);
@@ -123,22 +123,22 @@ export class RunList {
   arrange() {
     const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
     const counts = Object.fromEntries(STATES.map((state) => [state, 0]));
-    const found = [];
+    const matching = [];
     for (const card of this.cards.values()) {
       counts[card.state] += 1;
       const text = `${card.name} ${card.label} ${card.data} seed${card.seed} seed ${card.seed} ${card.state}`.toLowerCase();
-      if ((!this.wanted || card.state === this.wanted) && words.every((word) => text.includes(word))) found.push(card);
+      if ((!this.wanted || card.state === this.wanted) && words.every((word) => text.includes(word))) matching.push(card);
     }
     for (const button of $("states").children) {
       const state = button.dataset.state, count = state ? counts[state] : this.cards.size;
       say(button, `${state || "all"} ${count}`);
       button.hidden = state !== "" && count === 0 && this.wanted !== state;
     }
-    found.sort(ORDERS[$("order").value]);
-    const names = found.map((card) => card.name);
+    matching.sort(ORDERS[$("order").value]);
+    const names = matching.map((card) => card.name);
     if (names.length === this.names.length && names.every((name, i) => name === this.names[i]) && names.length) return;
     this.names = names;
-    say(this.empty, this.cards.size ? "No run is like that." : "No runs yet.");
+    say(this.empty, this.cards.size ? "No run matches the filter." : "There are no runs yet.");
     const top = this.box.scrollTop;
     this.box.replaceChildren(...(names.length ? names.map((name) => this.options.get(name)) : [this.empty]));
     this.box.scrollTop = top;
@@ -183,7 +183,7 @@ export class RunList {
     const name = event.target.closest(".option")?.dataset.name;
     if (name === undefined) return;
     this.activate(name);
-    const also = event.target.classList.contains("pick") || event.ctrlKey || event.metaKey || event.shiftKey;
+    const also = event.target.classList.contains("selector") || event.ctrlKey || event.metaKey || event.shiftKey;
     (also ? this.overlay : this.show)(name);
   }
 }

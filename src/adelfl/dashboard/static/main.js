@@ -1,4 +1,4 @@
-// Wires the page: events from the server, what is picked, what is drawn.
+// Connects the parts of the page: events from the server, selection of runs, drawing.
 
 import { Chart } from "./chart.js";
 import { $, colour, largest, layerColour, make, percent, say, seconds, series, sheet } from "./draw.js";
@@ -6,8 +6,8 @@ import { RunList } from "./list.js";
 import { Round } from "./round.js";
 
 const MOST = 8;
-const views = new Map(); // runs whose rows are here, by name
-const slots = new Map(); // colours of the picked runs, by name, in the order in which they were picked
+const views = new Map(); // runs whose rows are loaded, by name
+const slots = new Map(); // colours of the selected runs, by name, in the order of selection
 let main = null, source = null, ahead = 0, retry = null;
 
 const serverNow = () => Date.now() / 1000 + ahead;
@@ -18,7 +18,7 @@ const round = new Round(async (name, number) => {
   return answer.ok ? answer.json() : null;
 }, serverNow);
 
-// -- what is picked
+// -- selection
 
 function freeSlot() {
   const taken = new Set(slots.values());
@@ -33,7 +33,7 @@ function show(name) {
     slots.set(name, 0);
     main = name;
   }
-  picked();
+  selectionChanged();
 }
 
 function overlay(name) {
@@ -42,19 +42,19 @@ function overlay(name) {
     slots.delete(name);
     if (main === name) main = slots.keys().next().value;
   } else {
-    if (slots.size === MOST) return status(`at most ${MOST} runs at a time`, "lost");
+    if (slots.size === MOST) return status(`at most ${MOST} runs can be shown at a time`, "lost");
     slots.set(name, freeSlot());
     main ??= name;
   }
-  picked();
+  selectionChanged();
 }
 
-function picked() {
+function selectionChanged() {
   const names = [main, ...[...slots.keys()].filter((name) => name !== main)];
   const words = new URLSearchParams(names.map((name) => ["run", name]));
   history.replaceState(null, "", `#${words}`);
   for (const name of views.keys()) if (!slots.has(name)) views.delete(name);
-  list.pick(slots, main);
+  list.select(slots, main);
   connect();
   draw(false);
 }
@@ -66,14 +66,14 @@ function fromAddress() {
   main = names[0] ?? null;
 }
 
-/** Without a wish: a run that is under way, or else the latest. */
-function pickSomething() {
+/** Select a run that is in progress, or else the latest one. */
+function selectDefault() {
   const rank = (card) => (card.state === "running" ? 1e12 : 0) + card.changed;
   const best = [...list.cards.values()].sort((a, b) => rank(b) - rank(a))[0];
   if (best) show(best.name);
 }
 
-// -- what the server tells
+// -- events from the server
 
 function status(text, kind) {
   say($("link"), text);
@@ -91,20 +91,20 @@ function connect(again = false) {
   source.wanted = address;
   source.onopen = () => status("live", "live");
   source.onerror = () => {
-    status("not connected, trying again", "lost");
+    status("not connected, reconnecting", "lost");
     if (source.readyState === EventSource.CLOSED) retry = setTimeout(() => connect(true), 3000);
   };
   const on = (event, handle) => source.addEventListener(event, (message) => handle(JSON.parse(message.data)));
-  on("runs", tookRuns);
-  on("run", tookRun);
-  on("rows", tookRows);
+  on("runs", onRuns);
+  on("run", onRun);
+  on("rows", onRows);
   on("gone", ({ name }) => {
     views.delete(name);
     draw(false);
   });
 }
 
-function tookRuns({ first, now, changed, gone }) {
+function onRuns({ first, now, changed, gone }) {
   ahead = now - Date.now() / 1000;
   if (first) {
     const here = new Set(changed.map((card) => card.name));
@@ -115,21 +115,21 @@ function tookRuns({ first, now, changed, gone }) {
     const view = views.get(card.name);
     if (view) Object.assign(view.about, card);
   }
-  list.pick(slots, main);
-  if (main === null) pickSomething();
+  list.select(slots, main);
+  if (main === null) selectDefault();
   draw(false);
 }
 
-function tookRun({ name, now, about, rows, last, error }) {
+function onRun({ name, now, about, rows, last, error }) {
   if (!slots.has(name)) return;
   ahead = now - Date.now() / 1000;
-  // Of a run whose run.json is lost, the rows still tell how many layers there were.
+  // If run.json of a run is lost, its rows still give the number of layers.
   if (!about.layers.length) about.layers = (last?.contributors ?? []).map((_, l) => `layer ${l + 1}`);
   views.set(name, { name, about, rows, last, error });
   draw(false);
 }
 
-function tookRows({ name, rows, last, error }) {
+function onRows({ name, rows, last, error }) {
   const view = views.get(name);
   if (!view) return;
   view.rows.push(...rows);
@@ -137,13 +137,13 @@ function tookRows({ name, rows, last, error }) {
   draw(name === main && rows.length > 0);
 }
 
-// -- what is drawn
+// -- drawing
 
 function draw(fresh) {
   const view = views.get(main);
   $("run").hidden = !view;
   $("nothing").hidden = Boolean(view);
-  if (!view) return say($("nothing"), main === null ? "No runs here yet.\nadelfl compare starts some." : "Looking for this run …");
+  if (!view) return say($("nothing"), main === null ? "There are no runs yet.\nStart some with adelfl compare." : "Loading this run …");
   title(view);
   tiles(view);
   chart.set([...slots].filter(([name]) => views.has(name)).map(([name, slot]) => line(name, slot)));
@@ -181,11 +181,11 @@ function tiles({ about, rows, last }) {
   const steps = (about.layers.length || 1) * about.iterations;
   const mean = last?.depth.length ? last.depth.reduce((a, b) => a + b, 0) / last.depth.length : null;
   say($("depth"), mean === null ? "–" : percent(mean / steps, 0));
-  say($("depth-note"), mean === null ? "no round yet" : `of layers finished, mean in round ${last.round}`);
+  say($("depth-note"), mean === null ? "no round finished yet" : `of layers finished, mean in round ${last.round}`);
   budget();
 }
 
-/** Also between rows, if the clock is real. */
+/** Update the budget; with a real clock, also between rows. */
 function budget() {
   const view = views.get(main);
   if (!view) return;
@@ -199,14 +199,14 @@ function budget() {
   $("budget-meter").setAttribute("aria-valuenow", String(Math.round(100 * share)));
 }
 
-/** Share of rounds with an update, and devices behind it, per layer. */
+/** For each layer, the share of rounds in which it was updated, and the mean number of devices that updated it. */
 function covered({ about, rows }) {
   const trained = rows.filter((row) => row.round > 0 && !row.abandoned && row.contributors.length === about.layers.length);
   const rounds = rows.filter((row) => row.round > 0).length;
   return about.layers.map((_, l) => {
-    const found = trained.map((row) => row.contributors[l]);
-    const share = rounds ? found.filter((n) => n > 0).length / rounds : 0;
-    return { share, devices: rounds ? found.reduce((a, b) => a + b, 0) / rounds : 0 };
+    const counts = trained.map((row) => row.contributors[l]);
+    const share = rounds ? counts.filter((n) => n > 0).length / rounds : 0;
+    return { share, devices: rounds ? counts.reduce((a, b) => a + b, 0) / rounds : 0 };
   });
 }
 
@@ -223,21 +223,21 @@ function coverage(view) {
     say(figure, `${percent(share, 0)} · ${devices.toFixed(1)}`);
     bar.firstChild.style.width = `${100 * share}%`;
     bar.firstChild.style.background = layerColour(l, layers.length);
-    const ticks = theirs.map(([slot, found, about]) => {
+    const ticks = theirs.map(([slot, shares, about]) => {
       const tick = make("span", "tick");
-      tick.style.left = `${100 * found[l].share}%`;
+      tick.style.left = `${100 * shares[l].share}%`;
       tick.style.background = series(slot);
-      tick.title = `${about.label} seed ${about.seed}: ${percent(found[l].share, 0)}`;
+      tick.title = `${about.label} seed ${about.seed}: ${percent(shares[l].share, 0)}`;
       return tick;
     });
     bar.replaceChildren(bar.firstChild, ...ticks);
     row.setAttribute("aria-label", `${name}: updated in ${percent(share, 0)} of rounds, by ${devices.toFixed(1)} devices`);
   });
-  say($("cover-note"), others.length ? "Marks: the other picked runs, in their colours." : "");
+  say($("cover-note"), others.length ? "Marks: the other selected runs, in their colours." : "");
   heat(view);
 }
 
-/** Which layers starve when: a row per layer, a column per round, strong where many devices stand behind it. */
+/** Layer coverage over time: a row per layer, a column per round; the colour is stronger the more devices updated it. */
 function heat({ about, rows }) {
   const layers = about.layers.length, trained = rows.filter((row) => row.round > 0 && row.contributors.length === layers);
   const high = Math.max(4, Math.min(14, Math.floor(110 / Math.max(1, layers))));
@@ -266,10 +266,10 @@ function layerRow() {
   return row;
 }
 
-// -- the rest
+// -- page events
 
 function themed() {
-  list.pick(slots, main);
+  list.select(slots, main);
   draw(false);
 }
 
@@ -282,10 +282,10 @@ new ResizeObserver(() => views.has(main) && (chart.draw(), round.draw())).observ
 setInterval(budget, 250);
 addEventListener("hashchange", () => {
   fromAddress();
-  picked();
+  selectionChanged();
 });
 addEventListener("pagehide", () => source?.close());
 fromAddress();
 connect();
-// After the first request the token is in a cookie, and need not stay visible in the address.
+// After the first request the token is in a cookie, so it is removed from the address.
 if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", `${location.pathname}${location.hash}`);

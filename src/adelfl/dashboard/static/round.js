@@ -1,13 +1,13 @@
-// One round: its hourglass, and each device's layers filling from the last to the first before the deadline.
+// One round: its hourglass, and the layers of each device, which fill from the last to the first before the deadline.
 
 import { $, colour, layerColour, say, seconds, sheet, still } from "./draw.js";
 
 const MOST = 240, ROW = 24, HEAD = 22, REPLAY = 450, PLAY = 700;
 
 export class Round {
-  /** `ask(name, number)` resolves to a whole row; `serverNow()` tells the server's time. */
-  constructor(ask, serverNow) {
-    this.ask = ask;
+  /** `fetchRow(name, number)` resolves to a complete row; `serverNow()` returns the server's time. */
+  constructor(fetchRow, serverNow) {
+    this.fetchRow = fetchRow;
     this.serverNow = serverNow;
     this.view = null;
     this.row = null;
@@ -20,7 +20,7 @@ export class Round {
     this.play(false);
   }
 
-  /** A run, or new rows of it. */
+  /** Show a run, or new rows of the shown run. */
   set(view, fresh) {
     const other = this.view?.name !== view.name;
     this.view = view;
@@ -56,9 +56,9 @@ export class Round {
     this.following = number >= Number($("scrub").max) && !moving;
     $("follow").setAttribute("aria-pressed", String(this.following));
     $("scrub").value = number;
-    const name = this.view.name, wanted = (this.asked = number);
-    const row = number === this.view.last?.round ? this.view.last : await this.ask(name, number);
-    if (row && wanted === this.asked && name === this.view.name) this.take(row, moving);
+    const name = this.view.name, requested = (this.requested = number);
+    const row = number === this.view.last?.round ? this.view.last : await this.fetchRow(name, number);
+    if (row && requested === this.requested && name === this.view.name) this.take(row, moving);
   }
 
   play(on) {
@@ -78,7 +78,7 @@ export class Round {
     this.timer = setTimeout(() => this.step(number + 1), PLAY + 150);
   }
 
-  /** Seconds of the round that is under way, and how many it may take; null unless the clock is real and runs. */
+  /** Seconds that the current round has taken and may take; null unless the run is in progress on a real clock. */
   now() {
     const { about, last } = this.view, state = about.state;
     if (!this.following || about.clock !== "real" || state !== "running" || about.started === null) return null;
@@ -89,7 +89,7 @@ export class Round {
     return { passed: Math.max(0, passed), allowed: Math.max(1e-9, Math.min(allowed, left)) };
   }
 
-  /** How much of the round's time is over, from 0 to 1. */
+  /** Share of the round's time that has passed, from 0 to 1. */
   share() {
     const now = this.now();
     if (now) return Math.min(1, now.passed / now.allowed);
@@ -131,14 +131,14 @@ export class Round {
       say($("round-note"), `of about ${seconds(now.allowed)}`);
     } else if (!row || row.round === 0) {
       say($("round-name"), "Round 1");
-      say($("round-left"), "not yet");
+      say($("round-left"), "not started");
       say($("round-note"), "");
     } else {
       const left = (row.deadline ?? 0) * (1 - share);
       say($("round-name"), `Round ${row.round}${this.view.about.rounds ? ` of ${this.view.about.rounds}` : ""}`);
       say($("round-left"), share < 1 ? `${seconds(left)} left` : row.abandoned ? "abandoned" : "closed");
       const early = row.length !== null && row.deadline && row.length < 0.98 * row.deadline;
-      say($("round-note"), `deadline ${seconds(row.deadline)}${early ? `, over after ${seconds(row.length)}` : ""}`);
+      say($("round-note"), `deadline ${seconds(row.deadline)}${early ? `, closed after ${seconds(row.length)}` : ""}`);
     }
     $("glass").setAttribute("aria-label", `Hourglass: ${Math.round(100 * (1 - share))} % of the round's time is left`);
   }
@@ -155,7 +155,7 @@ export class Round {
     this.words(all, layers);
     if (!count) {
       pen.fillStyle = colour("soft");
-      pen.fillText("Nothing has been done yet.", 2, 30);
+      pen.fillText("No round is finished yet.", 2, 30);
       return;
     }
     const gap = 26, size = (width - gap * (columns - 1)) / columns;
@@ -193,8 +193,8 @@ export class Round {
     pen.fillText(name, left, middle);
     pen.textAlign = "right";
     pen.fillStyle = look.soft;
-    pen.fillText(out ? "rests" : String(batch[i]), left + size, middle);
-    // A device that did not finish was in the middle of a layer when time was up; that layer is lost.
+    pen.fillText(out ? "idle" : String(batch[i]), left + size, middle);
+    // A device that did not finish was in the middle of a layer at the deadline; that layer is not delivered.
     const reached = done < steps ? (done + 0.5) * share : done * Math.min(1, share / 0.95);
     const full = share >= 1 ? done : Math.min(done, Math.floor(reached));
     const cell = (x1 - x0) / steps, space = cell > 6 ? 2 : cell > 3 ? 1 : 0;
@@ -223,16 +223,15 @@ export class Round {
       return say($("devices-note"), "");
     }
     const mean = row.depth.reduce((a, b) => a + b, 0) / all, steps = layers * about.iterations;
-    const told = [`${all} devices finished ${mean.toFixed(1)} of ${steps} ${about.iterations > 1 ? "layer steps" : "layers"} on average`];
-    if (about.iterations > 1) told.push(`${about.iterations} local iterations`);
-    if (all > MOST) told.push(`the first ${MOST} are shown`);
-    const turned = Object.entries(row.rejected).map(([why, n]) => `${n} rejected (${why})`);
-    told.push(...turned);
-    if (row.late) told.push(`${row.late} late`);
-    if (row.abandoned) told.push("the round was abandoned");
-    const first = now ? `Round ${row.round + 1} is under way, drawn at the pace of round ${row.round}, in which ` : "";
+    const parts = [`${all} devices finished ${mean.toFixed(1)} of ${steps} ${about.iterations > 1 ? "layer steps" : "layers"} on average`];
+    if (about.iterations > 1) parts.push(`${about.iterations} local iterations`);
+    if (all > MOST) parts.push(`the first ${MOST} are shown`);
+    parts.push(...Object.entries(row.rejected).map(([reason, n]) => `${n} rejected (${reason})`));
+    if (row.late) parts.push(`${row.late} late`);
+    if (row.abandoned) parts.push("the round was abandoned");
+    const first = now ? `Round ${row.round + 1} is under way and drawn at the pace of round ${row.round}, in which ` : "";
     say($("devices-title"), `Devices in round ${row.round + (now ? 1 : 0)}`);
-    say($("devices-note"), `${first}${told.join("; ")}.`);
-    $("devices").setAttribute("aria-label", told.join("; "));
+    say($("devices-note"), `${first}${parts.join("; ")}.`);
+    $("devices").setAttribute("aria-label", parts.join("; "));
   }
 }

@@ -1,4 +1,4 @@
-// Runs before anything is drawn. Light or dark: what the viewer chose, and without a choice what the system says.
+// Sets the light or dark theme before the page is drawn: the viewer's choice, or the system's setting without one.
 
 const system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -10,12 +10,12 @@ const theme = {
     try {
       chosen = localStorage.getItem("adelfl-theme");
     } catch {
-      // no storage, no memory
+      // storage is not available: the choice is not kept
     }
     document.documentElement.dataset.theme = chosen === "light" || chosen === "dark" ? chosen : this.system();
   },
 
-  /** The other one. Back at what the system says, the system is followed again. */
+  /** Switch the theme. A choice that equals the system's setting is not stored, so that the page follows the system again. */
   toggle() {
     const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
     document.documentElement.dataset.theme = next;
@@ -23,7 +23,7 @@ const theme = {
       if (next === this.system()) localStorage.removeItem("adelfl-theme");
       else localStorage.setItem("adelfl-theme", next);
     } catch {
-      // no storage, no memory
+      // storage is not available: the choice is not kept
     }
   },
 };
