@@ -8,7 +8,8 @@ R minimises
 W is the worth of all rounds, in steps of the whole fleet. G_u is the part of device u's work that the final model still
 shows. h is the share of a device's work that is its own, rather than common to all: h = b ζ²/σ² / (1 + b ζ²/σ²) from
 gradients at the initial weights, and at least the share that updates show (:func:`drift`). In the middle of a run, both
-sums begin with the rounds so far. A step of all devices has at least 4 S samples, or half of one batch each.
+sums begin with the rounds so far. A step of all devices has at least 4 S samples (S η_1/0.075 at larger
+rates than 0.3), or half of one batch each.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ _NEGLECT = 3.0  # c, from simulations of deployments with one slow node that alo
 _FASTEST, _FURTHEST = 4.0, 8.0  # largest number of steps, relative to the median device's and to E_h
 SPARE = 1.13
 """Layers that fit on average into the time of a step, over L."""
-LEAST_BATCHES = 4.0
-"""Least number of batches of S samples in a step of all devices together."""
+_LEAST, _CALM = 4.0, 0.3  # batches of S samples in a step of all devices, up to this learning rate
+
+
+def least_batches(rate: float) -> float:
+    """Return how many batches of S samples a step of all devices together takes at least, for a learning rate η_1."""
+    return _LEAST * max(1.0, rate / _CALM)
 
 
 def first_steps(rate: float) -> int:
@@ -114,7 +119,7 @@ def _best_rounds(problem: Problem, steps: int | None, W_1: float, h: float, done
     R = np.unique(np.geomspace(1, MAX_ROUNDS, 400).astype(np.int64))
     E = _steps(problem, problem.budget / R)
     n = problem.fleet.count * (1.0 if problem.cohort is None else problem.cohort / problem.devices)
-    least = min(LEAST_BATCHES, 0.5 * float(n.sum()))
+    least = min(least_batches(float(problem.eta[0])), 0.5 * float(n.sum()))
     enough = np.minimum(E, 1.0) @ n >= least
     if not enough.any():
         raise InfeasibleBudgetError(

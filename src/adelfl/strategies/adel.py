@@ -19,7 +19,7 @@ from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.latency import Exponential, for_plans
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.local_work import LEAST_BATCHES, SPARE
+from adelfl.planner.local_work import SPARE, least_batches
 from adelfl.planner.noise_plan import Population, check_uploads, solve
 from adelfl.schedule import Schedule
 from adelfl.strategies.merge import ByPrecision
@@ -106,7 +106,7 @@ class Adel(ByPrecision):
     def _least_batch(self) -> int:
         """Batch size below which a device takes fewer local steps instead, so that a step of all devices has enough."""
         s = self.problem
-        return min(s.batch, math.ceil(LEAST_BATCHES * s.batch / (s.cohort or s.devices)))
+        return min(s.batch, math.ceil(least_batches(float(s.eta[0])) * s.batch / (s.cohort or s.devices)))
 
     # -- learning
 
