@@ -175,8 +175,28 @@ _CIFAR_STUDY = replace(
     tuning=("data.validation=0.1", "training.evaluations=10", "data.test_samples=1000"),
 )
 
+_STEPS = {"sgd": "last iterate", "average": "average"}
+_AVERAGED = {"digits": (), "mnist": ("data.test_samples=5000",)}
+
+_AVERAGE_STUDY = replace(
+    _DIGITS_STUDY,
+    name="beyond-average",
+    title="With and without an average of the iterates (MLP)",
+    changes=("model.name=mlp", "training.evaluations=20"),
+    cells=tuple(
+        Cell(
+            f"{data}-{cell.key}-{step}",
+            f"{data}, {cell.title}; {words}",
+            (f"data.name={data}", *_AVERAGED[data], *cell.changes, f"server.step={step}"),
+        )
+        for data, cell, (step, words) in product(_AVERAGED, _cells((0.15, 0.5)), _STEPS.items())
+    ),
+    strategies=("drop", "salf", PAPER, LEARNING, "oracle"),
+    gap=(),
+)
+
 STUDIES = {
     study.name: study
-    for study in (_DIGITS_STUDY, _FLEETS_STUDY, _BELIEFS_STUDY, _MNIST_STUDY, _CNN_STUDY, _CIFAR_STUDY)
+    for study in (_DIGITS_STUDY, _FLEETS_STUDY, _BELIEFS_STUDY, _MNIST_STUDY, _CNN_STUDY, _CIFAR_STUDY, _AVERAGE_STUDY)
 }
 """Studies by name."""
