@@ -127,7 +127,7 @@ def test_a_budget_that_the_papers_bound_has_no_plan_for_is_planned():
 
 def test_uploads_that_outlast_every_round_leave_no_plan_and_say_what_would_do():
     problem = Problem(Fleet.of([10.0, 20.0], [2.0, 3.0]), 3, 10, 15.0)
-    with pytest.raises(InfeasibleBudgetError, match="smallest budget that would do is") as caught:
+    with pytest.raises(InfeasibleBudgetError, match="smallest feasible budget is") as caught:
         plan(problem)
     assert plan(replace(problem, budget=caught.value.smallest_budget * 1.01)).excess > 0
 

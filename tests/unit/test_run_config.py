@@ -269,7 +269,7 @@ def test_mistakes_in_a_file_name_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        (["training.budget=0.01", "fleet.upload=0.001"], "smallest budget"),
+        (["training.budget=0.01", "fleet.upload=0.001"], "smallest feasible budget"),
         (["training.budget=0.001"], "even the last layer is expected to arrive"),
     ],
     ids=["uploads take longer", "nobody gets anywhere"],

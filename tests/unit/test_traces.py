@@ -140,7 +140,7 @@ MISTAKES = {
     "network": ("fleet.network=tiny", "fleet.network must be one of large, small, not 'tiny'"),
     "no file": ("fleet.speeds='none.csv'", "none.csv: no such file"),
     "wrong file": ("fleet.speeds='availability.csv'", "cannot be read as step times .'batch' is missing"),
-    "wrong states": ("fleet.availability='wrong.csv'", "half_hours must be made of 0, 1 and ?"),
+    "wrong states": ("fleet.availability='wrong.csv'", "half_hours may contain 0, 1 and"),
     "never": ("fleet.availability='never.csv'", "no device is ever available"),
     "code": ("fleet.availability='code.pkl'", "it holds objects of"),
 }
