@@ -208,7 +208,7 @@ def test_run_list_show_and_resume(here):
     before = kept_bytes(folder)
     resumed = typed("resume", folder)
     assert resumed.code == 0
-    assert "finished already" in resumed.err
+    assert "already finished" in resumed.err
     assert kept_bytes(folder) == before
 
     assert typed("run", "--set", "strategy.name=salf", *small).code == 0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -197,10 +198,8 @@ def show(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
 
 def _free(folder: Path) -> Path:
     """Return the folder, or the first of folder-2, folder-3 … that does not exist."""
-    free, number = folder, 2
-    while free.exists():
-        free, number = folder.with_name(f"{folder.name}-{number}"), number + 1
-    return free
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(free for free in chain([folder], numbered) if not free.exists())
 
 
 def _print_untrained_note(run_file: RunFile, contenders: list[Contender]) -> None:

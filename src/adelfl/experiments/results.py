@@ -56,10 +56,8 @@ class StudyRun:
     broke_down: bool
     curve: str = ""
     choice: str = ""
-    counted: float = math.nan
-    """Share of the devices' time, or of the cohort's, in which merged updates were computed."""
-    slowest: float = math.nan
-    """Final accuracy on the classes of the slowest tenth of the devices."""
+    counted: float = math.nan  # share of the devices' time, or of the cohort's, in which merged updates were computed
+    slowest: float = math.nan  # final accuracy on the classes of the slowest tenth of the devices
 
 
 @dataclass(frozen=True)
@@ -86,11 +84,9 @@ class Final(NamedTuple):
     mean: float
     error: float
     rate: float
-    broke: int
-    """Number of runs that broke down."""
+    broke: int  # number of runs that broke down
     median: float
-    slowest: float
-    """Mean accuracy on the classes of the slowest tenth of the devices, in percent; NaN if it is unknown for a run."""
+    slowest: float  # mean accuracy on the classes of the slowest tenth of the devices; NaN if a run does not state it
 
 
 @dataclass(frozen=True)

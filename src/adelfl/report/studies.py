@@ -86,6 +86,6 @@ def draw_dots(
         ax.set_axis_off()
     axes[0].invert_yaxis()
     for ax in axes[-columns:]:
-        ax.set_xlabel("final test accuracy ± standard error (dashed: oracle)")
+        ax.set_xlabel(f"final test accuracy ± standard error (dashed: {panels[0][1][-1][0]})")
     fig.suptitle(title, fontsize=10.5, x=0.01, ha="left")
     return fig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,12 @@ def check_picture(path: Path) -> None:
     allowed = sorted(FigureCanvasBase.get_supported_filetypes())
     if path.suffix.lstrip(".").lower() not in allowed:
         raise ConfigError(f"{path}: the name of a figure must end in one of {', '.join(allowed)}")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            writable = not path.is_dir()
+    except OSError:
+        writable = False
+    if not writable:
         raise ConfigError(f"{path}: cannot be written; give a file name in a folder that exists and is writable")
 
 

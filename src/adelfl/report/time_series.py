@@ -26,18 +26,13 @@ _GRID = np.linspace(0.0, 1.0, 1001)
 
 
 def plot(*runs: str | Path | RunRecord) -> Figure:
-    """Draw accuracy against time, a line per strategy: its mean over seeds.
+    """Draw accuracy against time, a line per strategy: its mean over seeds. Save with ``.savefig("accuracy.png")``.
 
     Parameters
     ----------
     *runs : str, Path or RunRecord
         Runs, their folders, or folders that contain runs. Unfinished runs of a strategy are drawn only if it has no
         finished ones.
-
-    Returns
-    -------
-    Figure
-        Save it with ``.savefig("accuracy.png")``.
     """
     if not runs:
         raise ConfigError("plot: give at least one run")
