@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell, Study
+from adelfl.strategies import find_strategy
 from studies.figures import draw_board
 
 METHODS = (
@@ -79,6 +80,12 @@ def parameter(method: str, best: str, *, unequal: bool = False) -> tuple[str, ..
     return tuple(f"{best} strategy.options.{option}" for option in options)
 
 
+def server_step(method: str, best: str) -> tuple[str, ...]:
+    """The server step that is not the method's own: an average of the iterates, or none."""
+    other = "sgd" if find_strategy(method).server_step == "average" else "average"
+    return (f"{best} server.step={other}",)
+
+
 _Partitions = dict[str, tuple[str, tuple[str, ...]]]
 _USERS: _Partitions = {"users": ("by user", ())}
 _SKEW: _Partitions = {
@@ -135,6 +142,7 @@ def study(name: str, _scale: str = "cpu") -> Study:
             partial(local_work, rounds=40 if _FEWER in setting else 100),
             pace,
             partial(parameter, unequal=data == "wisdm"),
+            server_step,
         ),
         tuning_seeds=3,
         finalists=3,
