@@ -1,7 +1,7 @@
 """Leaderboard of all straggler methods: final accuracy by data set, fleet and time budget.
 
 For every method, learning rate and local steps are chosen first, then the length of its rounds or its batch size, then
-one parameter of the method, all on validation data and with the same number of trials.
+one parameter of the method and the server step, all on validation data and with the same number of trials.
 """
 
 from __future__ import annotations

@@ -25,11 +25,12 @@ class InfeasibleBudgetError(AdelError):
 
 
 class MissingExtraError(AdelError):
-    """An optional dependency is not installed; the message names the extra."""
+    """An optional dependency is not installed; the message names the extra, and another way out if there is one."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(package, extra)
-        self.package, self.extra = package, extra
+    def __init__(self, package: str, extra: str, otherwise: str = "") -> None:
+        super().__init__(package, extra, otherwise)
+        self.package, self.extra, self.otherwise = package, extra, otherwise
 
     def __str__(self) -> str:
-        return f"{self.package} is not installed; install it with: pip install 'adelfl[{self.extra}]'"
+        install = f"{self.package} is not installed; install it with: pip install 'adelfl[{self.extra}]'"
+        return f"{install}; or {self.otherwise}" if self.otherwise else install

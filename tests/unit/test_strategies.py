@@ -18,6 +18,7 @@ from adelfl.latency import Exponential
 from adelfl.learning_rate import InverseDecay
 from adelfl.planner.noise_plan import Population
 from adelfl.records.reader import RunRecord
+from adelfl.runtime.server_step import ServerStep
 from adelfl.schedule import Schedule
 from adelfl.simulation.draws import draw_rows
 from adelfl.strategies import BUILT_IN, Progress, Strategy, adel, find_strategy, strategy_names
@@ -124,7 +125,8 @@ def test_the_papers_method_with_a_uniform_schedule_is_salf(iterations, options):
 def test_adel_with_a_uniform_schedule_is_salf_without_correction(iterations):
     setting = setting_of(3, local_iterations=iterations, depth=0.5)
     salf = run(experiment_of("salf", setting=setting, options={"correction": "none"}))
-    adel = run(experiment_of("adel", setting=setting, options={"schedule": schedule_of(setting)}))
+    experiment = experiment_of("adel", setting=setting, options={"schedule": schedule_of(setting)})
+    adel = run(replace(experiment, server_step=ServerStep("sgd")))
     assert [row.depth for row in salf.rows[1:]] == [row.depth for row in adel.rows[1:]]
     for name, value in salf.weights.items():
         assert adel.weights[name] == pytest.approx(value, abs=1e-5)

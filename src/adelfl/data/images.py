@@ -169,8 +169,7 @@ def _from_hub(source: Source) -> dict[str, list[Path]]:
     try:
         hub = optional("huggingface_hub", "huggingface_hub")
     except MissingExtraError as missing:
-        missing.args = (f"{missing}; or {advice}",)
-        raise
+        raise MissingExtraError(missing.package, missing.extra, advice) from None
     # The files on the hub do not change, so a local copy is used if there is one.
     for local in (True, False):
         try:
