@@ -161,7 +161,7 @@ def test_the_command_prints_what_happened_and_what_would_have(tmp_path):
     done = typed("what-if", tmp_path / "run", "--strategies", "drop,wait[num_rounds=3]")
     assert done.code == 0, done.err
     happened, drop, wait = (line.split() for line in done.out.splitlines()[1:])
-    assert happened[:4] == ["drop,", "as", "it", "happened"]
+    assert happened[:3] == ["drop,", "as", "recorded"]
     assert drop[:2] == ["drop,", "simulated"]
     assert wait[2] == "3"
 
