@@ -143,6 +143,4 @@ def test_every_sweep_can_be_drawn(file, tmp_path, text):
 def test_a_mistyped_sweep_is_one_sentence(file, text):
     answer = typed("plan", file, "--sweep", text)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert any(
-        words in answer.err for words in ("must look like budget=75:600", "allowed are", "2 to 1000 points")
-    )
+    assert any(words in answer.err for words in ("must look like budget=75:600", "allowed are", "2 to 1000 points"))
