@@ -84,7 +84,7 @@ def load_images(source: Source, data_dir: str | Path | None, cache_dir: str | Pa
 def _decoded(source: Source, split: str, paths: list[Path]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     samples = [(path, encoded, label) for path in paths for encoded, label in _samples(path)]
     if not samples:
-        raise ConfigError(f"{paths[0]}: contains no images; get the file again")
+        raise ConfigError(f"{paths[0]}: holds no images; download it again")
     classes = len(source.class_names)
     x = np.empty((len(samples), *source.shape), dtype=np.uint8)
     y = np.empty(len(samples), dtype=np.int64)
