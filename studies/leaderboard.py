@@ -145,7 +145,7 @@ def study(name: str, _scale: str = "cpu") -> Study:
             server_step,
         ),
         tuning_seeds=3,
-        finalists=3,
+        finalists=5,
         drawing=None,
         pictures=_board,
     )
