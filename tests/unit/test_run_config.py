@@ -256,6 +256,8 @@ def test_mistakes_in_a_file_name_the_file(tmp_path):
     path.write_text("[training]\nrouns = 3\n")
     with pytest.raises(ConfigError, match=r"bad\.toml: training\.rouns: unknown key; did you mean 'rounds'"):
         load_run(path)
+    with pytest.raises(ConfigError, match="rouns"):
+        load_run(str(path))
     path.write_text("[training\n")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_run(path)
