@@ -189,6 +189,7 @@ def test_a_run_reads_what_profile_writes(tmp_path):
         (None, ("--upload", "inf"), "--upload inf: must be a finite number"),
         (None, ("--mbps", "nan"), "--mbps nan: must be a finite number"),
         (None, ("--mbps", "inf"), "--mbps inf: must be a finite number"),
+        (None, ("--mbps", "2", "--upload", "1"), "--upload and --mbps: give one of them"),
         ('[[device]]\nname = "one"\ncompute = 1.0\n', (), "has a device named 'one' already"),
         ("device = [{ compute = 1.0 }]\n", (), "cannot be added"),
         ("[[device\n", (), "not valid TOML"),

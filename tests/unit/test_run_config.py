@@ -196,7 +196,16 @@ MISTAKES = {
     "traces of another kind": ("fleet.bandwidth=links.csv", "fleet: speeds, bandwidth and availability need kind"),
     "momentum of one step": ("training.momentum=0.9", "training.momentum: it begins at zero in every round"),
     "one device": ("fleet.devices=1", "fleet.devices: must be at least 2"),
-    "device is no section": ("device.compute=3", "device: must be a list"),
+    "device is no section": (
+        "device.compute=3",
+        "device: must be a list of tables, each below a line [[device]], not {",
+    ),
+    "a section in another": (
+        "training.learning_rate=0.1",
+        "[learning_rate] is a section of its own, with schedule, initial",
+    ),
+    "rounds in words": ("training.rounds=x", "training.rounds: must be a whole number or 'auto', not 'x'"),
+    "rate in words": ("learning_rate.initial=x", "learning_rate.initial: must be a number or 'auto', not 'x'"),
     "misplaced time scale": ("learning_rate.time_scale=5.0", "learning_rate.time_scale"),
     "unknown model": ("model.name=mpl", "did you mean 'mlp'?"),
     "no units": ("model.hidden=[0]", "hidden must consist of whole numbers of at least 1"),

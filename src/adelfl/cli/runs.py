@@ -88,7 +88,7 @@ def _show_one(folder: Path, strategy: str, seed: int, do: Callable[[Callable[[Ro
     from adelfl.runner import RunJob
 
     job = RunJob(strategy, seed, "", folder)
-    with Display([str(folder)], again=f"adelfl resume {folder}") as display:
+    with Display([str(folder)], folder=folder) as display:
         display.stage(str(folder), 1)
         result = do(partial(display.row, job))
         display.bars.update(display.newest, completed=1.0)

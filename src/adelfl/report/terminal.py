@@ -21,6 +21,7 @@ from adelfl.fitting import FittedLaw
 from adelfl.planner import Solution, WhatIfRow
 from adelfl.records.reader import RunRecord
 from adelfl.records.summary import QUARTERS
+from adelfl.records.tail import rows_backwards
 from adelfl.report.comparison import Contender, plus_minus
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -220,6 +221,7 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
 def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]:
     info, result = record.info, record.result
     if result is not None:
+        record.check_last(next(rows_backwards(record.folder / "rounds.jsonl"), None))
         final = result.final_accuracy
         accuracy, rounds, state = "" if final is None else f"{final:.1%}", str(result.rounds), "finished"
     else:
