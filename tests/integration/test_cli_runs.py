@@ -706,7 +706,7 @@ def test_a_picture_that_cannot_be_written_is_said_before_anything_runs(here, plo
 def test_names_with_options_are_shown_whole(here):
     done = typed("compare", "--strategies=salf[average_over=all]", "--seeds=1", "--out", "c", *small)
     assert "salf[average_over=all] seed 0: " in done.err
-    assert "over 1 seed;" in done.out
+    assert "one seed; final" in done.out
     (here / "[x]").mkdir()
     assert "no runs below [x]" in typed("list", "[x]").out
     assert_one_sentence(typed("list", "[y]"), "[y]: no such folder")
@@ -825,7 +825,7 @@ def test_a_comparison_of_a_damaged_run_names_it(here):
     (here / "c" / "salf-seed0" / "rounds.jsonl").write_text("")
     done = typed(*arguments)
     assert done.code == 2
-    assert "c/salf-seed0: rounds.jsonl is damaged (it has 0 of 8 rounds)" in done.err
+    assert "c/salf-seed0: rounds.jsonl has 0 of 8 rounds" in done.err
 
 
 def test_errors_travel_between_processes_as_they_are():

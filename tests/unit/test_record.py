@@ -612,7 +612,7 @@ def test_a_finished_run_that_lost_rows_is_damaged(tmp_path, monkeypatch, left):
     path = tmp_path / "run" / "rounds.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.unlink() if left is None else path.write_bytes(b"".join(lines[:left]) + lines[left][:9])
-    reason = f"rounds.jsonl is damaged (it has {max(0, (left or 0) - 1)} of 8 rounds)"
+    reason = f"rounds.jsonl has {max(0, (left or 0) - 1)} of 8 rounds; repeat"
     for command in ("show", "export", "report"):
         answer = typed(command, tmp_path / "run")
         assert (answer.code, reason in answer.err) == (2, True), command
@@ -716,6 +716,7 @@ def test_a_run_is_drawn_whether_it_is_finished_or_not(tmp_path):
     times, accuracies = RunRecord.open(folder).evaluations
     last = np.searchsorted(times, moments * (1 + 1e-9), side="right") - 1
     assert np.array_equal(drawn, accuracies[last])
+    assert (list(ax.texts), "last tenth of the time" in figure.get_supxlabel()) == ([], True)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["salf"]
     assert ax.get_title(loc="left") == "digits, 6 devices"
 

@@ -95,7 +95,7 @@ def _show_one(folder: Path, strategy: str, seed: int, do: Callable[[Callable[[Ro
     for note in RunRecord.open(folder).info.notes:
         typer.echo(f"note: {note}", err=True)
     typer.echo(
-        f"{folder}: accuracy {result.final_accuracy:.1%} after {result.rounds} rounds "
+        f"{folder}: accuracy {result.final_accuracy:.1%} after {result.rounds} round{'s' * (result.rounds != 1)} "
         f"and {result.time:.4g} virtual seconds (engine {result.engine})"
     )
 

@@ -134,21 +134,16 @@ class Problem:
         """Return the problem with data bounds by group, after checking what planners need."""
         if self.fleet.size < 2:
             raise ConfigError("the fleet has one device; the bound needs at least two (its factor U/(U−1))")
-        self._check_constants()
-        pull = float(np.max(self.eta)) * self.constants.rho_c
-        if pull >= 1:
-            advice = "lower the initial learning rate or rho_c"
-            raise ConfigError(f"learning rate times rho_c must stay below 1, not {pull:g}; {advice}")
-        return self if self.samples is None else replace(self, fleet=self.bounded_fleet, samples=None)
-
-    def _check_constants(self) -> None:
-        """Raise ConfigError if constants per group or per layer do not fit the fleet and the layers."""
-        c = self.constants
+        c, pull = self.constants, float(np.max(self.eta)) * self.constants.rho_c
         for key, many, what in (("sigma2", self.fleet.groups, "device group"), ("G2", self.layers, "layer")):
             if (size := np.size(getattr(c, key))) not in (1, many):
                 raise ConfigError(f"{key} must be one number or {many}, one per {what}, not {size}")
         if c.spread is not None and c.spread.layers != self.layers:
             raise ConfigError(f"spread must be of {self.layers} layers, not {c.spread.layers}")
+        if pull >= 1:
+            advice = "lower the initial learning rate or rho_c"
+            raise ConfigError(f"learning rate times rho_c must stay below 1, not {pull:g}; {advice}")
+        return self if self.samples is None else replace(self, fleet=self.bounded_fleet, samples=None)
 
     @cached_property
     def eta(self) -> Floats:
@@ -162,7 +157,6 @@ class Problem:
     @cached_property
     def spread(self) -> GradientStats:
         """Gradient statistics per layer before the first round, with guesses from σ² and G² for unknown values."""
-        self._check_constants()
         c = self.constants
         guess = GradientStats.guess(self.layers, float(np.mean(c.sigma2)), c.G2)
         return guess if c.spread is None else c.spread.completed(guess).plausible()

@@ -82,8 +82,7 @@ def what_if(
     The keys are "budget" (seconds), "rounds", and "without": devices left out, those that need the longest deadlines
     first.
     """
-    # All values are checked before the first plan, the largest one first, since errors name it.
-    changed = {value: _changed(problem, key, value) for value in sorted(values, reverse=True)}
+    changed = {value: _changed(problem, key, value) for value in sorted(values, reverse=True)}  # before any plan
     return [_row(value, changed[value], solve) for value in values]
 
 

@@ -81,9 +81,9 @@ class RunRecord:
 
     def check_last(self, row: Row | None) -> None:
         """Raise ConfigError if the run is finished, but its last row is of an earlier round."""
-        if self.result is not None and (row is None or row.round < self.result.rounds):
-            rounds = f"{0 if row is None else row.round} of {self.result.rounds} rounds"
-            raise ConfigError(f"{self.folder}: rounds.jsonl is damaged (it has {rounds}); repeat this run")
+        last, end = -1 if row is None else row.round, 0 if self.result is None else self.result.rounds
+        if self.result is not None and last < end:
+            raise ConfigError(f"{self.folder}: rounds.jsonl has {max(0, last)} of {end} rounds; repeat this run")
 
     @property
     def events(self) -> list[dict[str, Any]]:
