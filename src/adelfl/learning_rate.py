@@ -23,7 +23,7 @@ class LearningRate(Protocol):
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
+    if not (isinstance(value, int | float | np.integer | np.floating) and math.isfinite(value) and value > 0):
         raise ConfigError(f"learning rate: {name} must be a positive number, not {value!r}")
 
 

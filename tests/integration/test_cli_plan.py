@@ -179,6 +179,7 @@ BAD = {
     "misplaced time scale": (('"inverse"', '"constant"\ntime_scale = 3'), "learning_rate.time_scale"),
     "bad sigma2 list": (("sigma2 = 20.0", "sigma2 = [1.0, -2.0]"), "constants.sigma2"),
     "sigma2 list of wrong length": (("sigma2 = 20.0", "sigma2 = [1.0, 2.0]"), "sigma2"),
+    "G2 list of wrong length": (("G2 = 1.5", "G2 = [1.0, 2.0]"), "G2 must be one number or 3, one per layer, not 2"),
     "zero G2": (("G2 = 1.5", "G2 = 0"), "constants.G2: must be greater than 0"),
     "learning rate too large": (("initial = 0.1", "initial = 100"), "rho_c"),
     "device is a table": (("[[device]]", "[device]"), "device: must be a list"),

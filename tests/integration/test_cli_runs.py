@@ -17,6 +17,7 @@ from rich.console import Console
 
 from adelfl import errors, pools
 from adelfl.cli import app
+from adelfl.cli.display import Display
 from adelfl.cli.runs import _title
 from adelfl.config.run import load_run
 from adelfl.records.reader import RunRecord
@@ -279,7 +280,7 @@ def unused_parameter(shape, classes, seed):
 MISTAKES = {
     "unknown section": (("trainning.rounds=3",), "trainning: unknown key"),
     "unknown key": (("training.round=3",), "training.round: unknown key; did you mean 'rounds'?"),
-    "wrong type": (("training.rounds=soon",), "training.rounds: must be a whole number, not 'soon'"),
+    "wrong type": (("training.rounds=soon",), "training.rounds: must be a whole number or 'auto', not 'soon'"),
     "no value": (("training.rounds",), "must look like section.key=value"),
     "unknown model": (("model.name=alexnet",), "unknown name 'alexnet'"),
     "budget and depth": (("training.depth=0.5", "training.budget=3.0"), "not both"),
@@ -705,7 +706,7 @@ def test_a_picture_that_cannot_be_written_is_said_before_anything_runs(here, plo
 def test_names_with_options_are_shown_whole(here):
     done = typed("compare", "--strategies=salf[average_over=all]", "--seeds=1", "--out", "c", *small)
     assert "salf[average_over=all] seed 0: " in done.err
-    assert "over 1 seed;" in done.out
+    assert "one seed; final" in done.out
     (here / "[x]").mkdir()
     assert "no runs below [x]" in typed("list", "[x]").out
     assert_one_sentence(typed("list", "[y]"), "[y]: no such folder")
@@ -807,6 +808,26 @@ def test_a_users_strategy_with_a_mistake_in_it_is_told_so(here, monkeypatch, nam
     assert_one_sentence(typed("run", "--set", f"strategy.name=strange:{name}", *small), sentence)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_an_interruption_says_how_to_go_on(here, capsys, recorded):
+    folder = here / "r"
+    if recorded:
+        folder.mkdir()
+    with pytest.raises(KeyboardInterrupt), Display(["r"], folder=folder):
+        raise KeyboardInterrupt
+    said = capsys.readouterr().err
+    assert ("start it again" in said, f"adelfl resume {folder} continues" in said) == (not recorded, recorded)
+
+
+def test_a_comparison_of_a_damaged_run_names_it(here):
+    arguments = ("compare", "--strategies=salf", "--seeds=1", "--out", "c", *small)
+    assert typed(*arguments).code == 0
+    (here / "c" / "salf-seed0" / "rounds.jsonl").write_text("")
+    done = typed(*arguments)
+    assert done.code == 2
+    assert "c/salf-seed0: rounds.jsonl has 0 of 8 rounds" in done.err
+
+
 def test_errors_travel_between_processes_as_they_are():
     found = [
         errors.ConfigError("a"),
@@ -858,6 +879,7 @@ def test_help_shows_every_word_of_its_texts_brackets_too(command, monkeypatch):
 def test_help_names_every_command():
     said = typed("--help").out
     assert all(command in said for command in ("run", "compare", "resume", "list", "show", "plan"))
+    assert typed("compar").err.count("Did you mean") == 1
     assert "Folder of an interrupted run." in typed("resume", "--help").out
 
 
@@ -903,5 +925,6 @@ def test_a_strategy_that_fails_to_train_beside_an_oracle_that_does_is_no_news(tm
     good, bad = contender("oracle", 0.9), contender("drop", 0.11)
     assert untrained_note([good, bad], 0.1) is None
     assert untrained_note([bad, contender("salf", 0.8)], 0.1) is None
-    assert untrained_note([contender("oracle", 0.27), contender("salf", 0.8)], 0.1).startswith("the oracle")
+    assert untrained_note([contender("oracle", 0.17), contender("salf", 0.8)], 0.1).startswith("the oracle")
+    assert untrained_note([contender("salf", 0.28)], 0.1) is None
     assert untrained_note([contender("oracle", math.nan)], 0.1) is None

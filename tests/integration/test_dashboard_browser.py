@@ -160,6 +160,17 @@ def test_a_corrupt_run_is_shown_as_such(opened):
     expect(page.locator("[role=option]")).to_have_count(1)
 
 
+def test_a_finished_run_without_a_round_awaits_none(opened, runs):
+    finish(begin(runs[0] / "none"))
+    page = opened("#run=none")
+    expect(page.locator("#state")).to_have_text("finished")
+    expect(page.locator("#budget-left")).to_have_text("0.00 s")
+    expect(page.locator("#depth-note")).to_have_text("no round closed")
+    expect(page.locator("#round-name")).to_have_text("No round")
+    expect(page.locator("#round-left")).to_have_text("closed within the budget")
+    expect(page.locator("#glass")).to_have_attribute("aria-label", "Hourglass: 0 % of the round's time is left")
+
+
 def test_what_a_record_says_is_text(opened):
     page = opened("#run=nasty&run=going")
     expect(page.locator("#label")).to_have_text("<img src=x onerror=alert(1)>")

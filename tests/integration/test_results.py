@@ -48,8 +48,14 @@ def test_a_summary_of_stored_rows_keeps_their_computing_time(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     for path in RESULTS.glob("beyond-cifar*"):
         shutil.copy(path, tmp_path)
+    tables = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.csv")}
     before = json.loads((tmp_path / "beyond-cifar.json").read_text(encoding="utf-8"))["about"]
     assert before["core_minutes"] > 0
     done = typed("reproduce", "beyond-cifar", "--summary", "--out", tmp_path)
     assert done.code == 0, done.err
     assert json.loads((tmp_path / "beyond-cifar.json").read_text(encoding="utf-8"))["about"] == before
+    assert {path: path.stat().st_mtime_ns for path in tables} == tables
+    assert "nan" not in done.out
+    assert "Runs: " not in done.out
+    assert typed("reproduce", "beyond-cnn", "--summary", "--out", tmp_path / "none").code == 2
+    assert not (tmp_path / "none").exists()

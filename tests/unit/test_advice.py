@@ -57,6 +57,12 @@ def test_the_probabilities_of_the_advice_match_simulation(words):
     assert solution.advice in solution.outcome
 
 
+def test_the_outcome_of_one_round_is_in_the_singular_and_is_the_repr():
+    solution = plan(problem_with(LATENCIES["exponential"], rounds=1))
+    assert solution.outcome.startswith("The deadline is 18 s; ")
+    assert repr(solution) == f"Solution({solution.outcome!r})"
+
+
 def test_a_forward_pass_that_takes_all_the_time_changes_the_advice():
     plain, forward = (plan(problem_with(LATENCIES[words])) for words in ("exponential", "a long forward pass"))
     assert forward.first_layer_empty[0] > 0.8 > 0.5 > plain.first_layer_empty[0]

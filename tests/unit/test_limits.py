@@ -159,7 +159,7 @@ def test_a_sweep_keeps_to_the_limits_of_a_problem():
         ("rounds=1:1e9:3", "rounds must be a whole number from 1 to 1,000,000"),
         ("budget=1:1e23:3", "budget must be a number of seconds from"),
         ("budget=1e-300:1:3", "budget must be a number of seconds from"),
-        ("without=0:1e12:3", "devices can be left out"),
+        ("without=0:1e12:3", "devices can be left out, not 1000000000000"),
         ("budget=0:600", "needs 0 < LOW < HIGH"),
         ("rounds=0:10", "needs 0 < LOW < HIGH"),
         ("budget=600:75", "needs 0 < LOW < HIGH"),

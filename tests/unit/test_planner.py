@@ -306,6 +306,8 @@ def test_theorem_conditions_that_fail_are_warnings():
         ({"fleet": Fleet.of(1.0)}, "one device"),
         ({"cohort": 31}, "cohort"),
         ({"constants": Constants(sigma2=(1.0, 2.0))}, "sigma2"),
+        ({"constants": None}, "constants must be Constants"),
+        ({"latency": "gamma"}, "latency must be a latency model"),
         ({"learning_rate": ConstantRate(20.0)}, "rho_c"),
     ],
 )
@@ -316,7 +318,14 @@ def test_impossible_problems_are_refused_by_name(change, message):
 
 
 @pytest.mark.parametrize(
-    "build", [lambda: Constants(sigma2=0.0), lambda: Constants(G2=math.inf), lambda: InverseDecay(-1)]
+    "build",
+    [
+        lambda: Constants(sigma2=0.0),
+        lambda: Constants(G2=math.inf),
+        lambda: InverseDecay(-1),
+        lambda: ConstantRate("x"),
+        lambda: plan(PAPER.fleet),
+    ],
 )
 def test_constants_out_of_range_are_refused(build):
     with pytest.raises(ConfigError):

@@ -156,6 +156,7 @@ def test_a_line_that_is_not_complete_yet_is_left_out(tmp_path):
     start(said(), tmp_path / "run")
     path = tmp_path / "run" / "rounds.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
+    (tmp_path / "run" / "result.json").unlink()
     assert [row.round for row in RunRecord(tmp_path / "run").rounds] == list(range(8))
 
 
@@ -349,7 +350,7 @@ def test_a_second_writer_is_refused_and_touches_nothing(tmp_path):
         with pytest.raises(RunBusyError, match="another process"):
             RunWriter.reopen(folder)
         assert (folder / "rounds.jsonl").read_bytes() == before
-        with pytest.raises(ConfigError, match="exists already"):
+        with pytest.raises(RunBusyError, match="another process is writing this run"):
             RunWriter.create(folder, info())
     writer, checkpoint = RunWriter.reopen(folder)
     writer.close()
@@ -449,9 +450,16 @@ def test_a_folder_that_exists_is_refused_and_stays_as_it_is(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "notes.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match=r"exists already \(not a run\); choose another folder$"):
         start(said(), folder)
     assert everything_below(tmp_path) == ["mine", "mine/notes.txt"]
+    with pytest.raises(Killed):
+        start(said(), tmp_path / "run", kill_at(2))
+    with pytest.raises(ConfigError, match=rf"\(an interrupted run\).* continue it with: adelfl resume {tmp_path}/run$"):
+        start(said(), tmp_path / "run")
+    resume(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"\(a finished run\); choose another folder$"):
+        start(said(), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -597,6 +605,29 @@ def test_a_run_with_a_corrupt_file_is_listed_as_unreadable(tmp_path, monkeypatch
         assert typed("show", tmp_path / "run").code == 2
 
 
+@pytest.mark.parametrize("left", [None, 0, 1, 4])
+def test_a_finished_run_that_lost_rows_is_damaged(tmp_path, monkeypatch, left):
+    monkeypatch.setenv("COLUMNS", "500")
+    start(said(), tmp_path / "run")
+    path = tmp_path / "run" / "rounds.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.unlink() if left is None else path.write_bytes(b"".join(lines[:left]) + lines[left][:9])
+    reason = f"rounds.jsonl has {max(0, (left or 0) - 1)} of 8 rounds; repeat"
+    for command in ("show", "export", "report"):
+        answer = typed(command, tmp_path / "run")
+        assert (answer.code, reason in answer.err) == (2, True), command
+    assert ("cannot be read" if left is None else reason) in typed("list", tmp_path).out
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    start(said(), tmp_path / "run")
+    path = tmp_path / "run" / "rounds.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:4], b"what?\n", *lines[5:]]))
+    with pytest.raises(ConfigError, match=r"rounds.jsonl cannot be read \(line 5: Expecting value\)"):
+        _ = RunRecord.open(tmp_path / "run").rounds
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
     names = ("run.json", "result.json", "failed.json", "rounds.jsonl")
@@ -685,6 +716,7 @@ def test_a_run_is_drawn_whether_it_is_finished_or_not(tmp_path):
     times, accuracies = RunRecord.open(folder).evaluations
     last = np.searchsorted(times, moments * (1 + 1e-9), side="right") - 1
     assert np.array_equal(drawn, accuracies[last])
+    assert (list(ax.texts), "last tenth of the time" in figure.get_supxlabel()) == ([], True)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["salf"]
     assert ax.get_title(loc="left") == "digits, 6 devices"
 

@@ -171,9 +171,9 @@ MISTAKES = {
     "unknown section": ("trainning.rounds=5", "trainning: unknown key; did you mean 'training'?"),
     "unknown key": ("training.round=5", "training.round: unknown key; did you mean 'rounds'?"),
     "key below a key": ("training.rounds.more=5", "training.rounds: must be a whole number"),
-    "not whole": ("training.rounds=1.5", "training.rounds: must be a whole number, not 1.5"),
-    "a word for a number": ("training.rounds=many", "training.rounds: must be a whole number, not 'many'"),
-    "nothing": ("training.rounds=", "training.rounds: must be a whole number, not ''"),
+    "not whole": ("training.rounds=1.5", "training.rounds: must be a whole number or 'auto', not 1.5"),
+    "a word for a number": ("training.rounds=many", "training.rounds: must be a whole number or 'auto', not 'many'"),
+    "nothing": ("training.rounds=", "training.rounds: must be a whole number or 'auto', not ''"),
     "a truth for a number": ("fleet.sigma=true", "fleet.sigma: must be a number"),
     "a number for a word": ("data.name=3", "data.name: must be a text in quotes, not 3"),
     "zero": ("training.rounds=0", "training.rounds: must be at least 1"),
@@ -196,7 +196,15 @@ MISTAKES = {
     "traces of another kind": ("fleet.bandwidth=links.csv", "fleet: speeds, bandwidth and availability need kind"),
     "momentum of one step": ("training.momentum=0.9", "training.momentum: it begins at zero in every round"),
     "one device": ("fleet.devices=1", "fleet.devices: must be at least 2"),
-    "device is no section": ("device.compute=3", "device: must be a list"),
+    "device is no section": (
+        "device.compute=3",
+        "device: must be a list of tables, each below a line [[device]], not {",
+    ),
+    "a section in another": (
+        "training.learning_rate=0.1",
+        "[learning_rate] is a section of its own, with schedule, initial",
+    ),
+    "rate in words": ("learning_rate.initial=x", "learning_rate.initial: must be a number or 'auto', not 'x'"),
     "misplaced time scale": ("learning_rate.time_scale=5.0", "learning_rate.time_scale"),
     "unknown model": ("model.name=mpl", "did you mean 'mlp'?"),
     "no units": ("model.hidden=[0]", "hidden must consist of whole numbers of at least 1"),
@@ -256,6 +264,8 @@ def test_mistakes_in_a_file_name_the_file(tmp_path):
     path.write_text("[training]\nrouns = 3\n")
     with pytest.raises(ConfigError, match=r"bad\.toml: training\.rouns: unknown key; did you mean 'rounds'"):
         load_run(path)
+    with pytest.raises(ConfigError, match="rouns"):
+        load_run(str(path))
     path.write_text("[training\n")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_run(path)

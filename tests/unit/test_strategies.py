@@ -272,6 +272,9 @@ def test_by_precision_who_took_more_samples_counts_more_and_columns_sum_to_one()
 def test_with_equal_batches_precision_is_the_plain_mean():
     progress = Progress(np.array([3, 2, 1]), 3, 1, np.ones(3), batch=np.full(3, 4))
     plain = layerwise(progress, "none", "contributors")
+    for choices in (("foo", "contributors"), ("none", "some")):
+        with pytest.raises(ConfigError, match="must be one of"):
+            layerwise(progress, *choices)
     assert by_precision(progress, SPREAD, memory=5.0) == pytest.approx(plain)
 
 

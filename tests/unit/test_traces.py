@@ -132,8 +132,15 @@ def test_steady_uplinks_are_read_in_kilobytes(tmp_path):
 )
 def test_a_bandwidth_that_cannot_be_is_refused(tmp_path, text):
     path = write(tmp_path / "trace.csv", text)
-    with pytest.raises(ConfigError, match=r"trace\.csv: "):
+    with pytest.raises(ConfigError, match=r"trace\.csv: .*above zero" if "0,1,0" in text else r"trace\.csv: "):
         read_bandwidth(path)
+
+
+@pytest.mark.parametrize("values", ["4,nan", "4,0", "0,10", "inf,10"])
+def test_step_times_that_are_no_positive_numbers_are_refused(tmp_path, values):
+    path = write(tmp_path / "speeds.csv", f"device,batch,train_ms\nphone,2,5\nphone,{values}\n")
+    with pytest.raises(ConfigError, match=r"speeds\.csv: batch and train_ms of phone must be positive numbers"):
+        read_speeds(path)
 
 
 MISTAKES = {

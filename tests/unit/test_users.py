@@ -112,6 +112,11 @@ MISTAKES = {
     "infinite": ((), [(2, 1, "inf")], "row 4, feature 1 is infinite"),
     "nothing varies": (("data.skip_columns=['a', 'b']",), (), "every feature is constant"),
     "no features": (("data.skip_columns=['a', 'b', 'flat']",), (), "no column of features"),
+    "other number of devices": (
+        ("fleet.devices=5",),
+        (),
+        "to 4 devices, but the fleet has 5 devices; set fleet.devices",
+    ),
     "few listed": (("fleet.file='fleet.csv'",), (), "distributes 53 samples to 4 devices, but the fleet has 2 devices"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 class Display:
     """Progress of runs: a bar per strategy of a comparison, or per stage of a study.
 
-    ``again`` names the command that continues the runs after an interruption.
+    ``folder`` is that of a single run, for advice after an interruption.
     """
 
-    def __init__(self, names: Sequence[str], prefix: str = "", again: str = "the same command") -> None:
-        self.prefix, self.again = prefix, again
+    def __init__(self, names: Sequence[str], prefix: str = "", folder: Path | None = None) -> None:
+        self.prefix, self.folder = prefix, folder
         self.console = Console(stderr=True, markup=False, highlight=False)
         width = len(prefix) + max(map(len, names))
         self.bars = Progress(
@@ -47,7 +48,10 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.bars.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self.console.print(f"interrupted; {self.again} continues from the last checkpoints")
+            again = "the same command" if self.folder is None else f"adelfl resume {self.folder}"
+            begun = self.folder is None or self.folder.exists()
+            advice = f"{again} continues from the last checkpoints" if begun else "nothing was recorded; start it again"
+            self.console.print(f"interrupted; {advice}")
 
     def stage(self, name: str, runs: int) -> None:
         """Add a bar for the jobs of the strategy ``name``, or for all jobs until the next stage begins."""

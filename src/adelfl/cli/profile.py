@@ -47,6 +47,8 @@ def profile(
     for option, value in (("--upload", upload), ("--mbps", mbps)):
         if value is not None and not math.isfinite(value):
             raise ConfigError(f"{option} {value}: must be a finite number")
+    if upload and mbps is not None:
+        raise ConfigError("--upload and --mbps: give one of them")
     name = name or platform.node() or "device"
     if out is not None:
         _check_out(out, name)

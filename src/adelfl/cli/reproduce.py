@@ -71,16 +71,16 @@ def reproduce(
         if (resume or summary) and stem.with_name(f"{stem.name}.csv").is_file():
             earlier = StudyResults.read(study, stem)
         minutes = _minutes(stem) if resume or summary else 0.0
-        stem.parent.mkdir(parents=True, exist_ok=True)
         if not summary:
+            stem.parent.mkdir(parents=True, exist_ok=True)
             setup = Setup(folder, seeds, first_seed, jobs or os.cpu_count() or 1, more, earlier, on.value)
             with Display(["learning rates"], f"{study.name} ") as display:
                 outcome = conduct(study, setup, display, keep=partial(StudyResults.write, stem=stem))
+            outcome.write(stem)
         elif earlier is None:
             raise ConfigError(f"{stem}.csv: no such file; run the study without --summary first")
         else:
             outcome = earlier
-        outcome.write(stem)
         minutes = max(minutes, round(outcome.core_minutes, 1))
         about = {"study": study.name, "scale": scale.value, "core_minutes": minutes}
         write_json(stem.with_name(f"{stem.name}.json"), {"about": about, **outcome.to_json()})
@@ -91,7 +91,7 @@ def reproduce(
             from adelfl.report.terminal import print_study
 
             print_study(study.title, study.source, outcome.tables(), outcome.to_json()["claims"])
-            typer.echo(f"Tables and figures: {stem}.*   Runs: {folder}")
+            typer.echo(f"Tables and figures: {stem}.*" + ("" if summary else f"   Runs: {folder}"))
 
 
 def _minutes(stem: Path) -> float:

@@ -88,14 +88,14 @@ def _show_one(folder: Path, strategy: str, seed: int, do: Callable[[Callable[[Ro
     from adelfl.runner import RunJob
 
     job = RunJob(strategy, seed, "", folder)
-    with Display([str(folder)], again=f"adelfl resume {folder}") as display:
+    with Display([str(folder)], folder=folder) as display:
         display.stage(str(folder), 1)
         result = do(partial(display.row, job))
         display.bars.update(display.newest, completed=1.0)
     for note in RunRecord.open(folder).info.notes:
         typer.echo(f"note: {note}", err=True)
     typer.echo(
-        f"{folder}: accuracy {result.final_accuracy:.1%} after {result.rounds} rounds "
+        f"{folder}: accuracy {result.final_accuracy:.1%} after {result.rounds} round{'s' * (result.rounds != 1)} "
         f"and {result.time:.4g} virtual seconds (engine {result.engine})"
     )
 

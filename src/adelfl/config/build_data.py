@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from adelfl.config.build_fleet import given_fleet
-from adelfl.config.run import DataSection, RunFile
+from adelfl.config.run import DataSection, FleetSection, RunFile
 from adelfl.data import Dataset, Partition, by_user, dirichlet, iid, load_dataset, read_users, split_validation
 from adelfl.data.arrays import Ints
 from adelfl.errors import ConfigError
@@ -87,7 +87,7 @@ def _given_partition(config: RunFile) -> tuple[Dataset, Partition]:
     whole = load_data(section)
     partition = _users_partition(section, whole)
     devices = config.fleet.devices if given is None else given.size
-    if given is None and section.partition == "users":
+    if given is None and section.partition == "users" and devices == FleetSection.model_fields["devices"].default:
         devices = len(partition)
     key = "data.partition_file" if section.partition_file is not None else "data.partition"
     source, n = section.partition_file or section.partition, len(partition)

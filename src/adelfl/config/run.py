@@ -263,17 +263,17 @@ def _sha256(name: str) -> str:
         raise ConfigError(f"{name}: cannot be read ({error.strerror})") from None
 
 
-def load_run(path: Path | None, changes: Sequence[str] = ()) -> RunFile:
+def load_run(path: str | Path | None, changes: Sequence[str] = ()) -> RunFile:
     """Read a configuration.
 
     Parameters
     ----------
-    path : Path or None
+    path : str, Path or None
         TOML file; None for the default: digits, an MLP, 30 devices, and a budget for a mean depth of 15 % at batch 16.
     changes : sequence of str
         ``section.key=value`` pairs that replace values of the file; a value is TOML or a bare word.
     """
-    values = {} if path is None else read_toml(path)
+    values = {} if path is None else read_toml(Path(path))
     for change in changes:
         _set(values, change)
     training = values.setdefault("training", {})

@@ -163,8 +163,15 @@ def first_mistake(file: type[Section], invalid: ValidationError) -> str:
         allowed = _allowed(file, path[:-1])
         near = difflib.get_close_matches(str(path[-1]), allowed, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(allowed)}"
+        if path[-1] in file.model_fields:
+            hint = f"[{path[-1]}] is a section of its own, with {', '.join(_allowed(file, path[-1:]))}"
         return f"{key}: unknown key; {hint}"
     words = _WORDS.get(error["type"], "").format(**error.get("ctx", {})) or error["msg"]
+    if error["type"] in ("int_type", "float_type"):  # of a union with words such as "auto"
+        others = [e for e in errors if e["type"] == "literal_error" and e["loc"][:-1] == error["loc"][:-1]]
+        words += "".join(f" or {e['ctx']['expected']}" for e in others if _is_branch(last))
+    if error["type"] == "list_type" and isinstance(error["input"], dict):
+        words += f" of tables, each below a line [[{key}]]"
     return f"{key}: {words}, not {_shown(error['input'])}"
 
 

@@ -118,7 +118,7 @@ def users_dataset(
     class_names, y = _codes(name, "label", labels)
     user_names, owner = _codes(name, "user", users)
     if len(class_names) < 2 or len(user_names) < 2:
-        raise ConfigError(f"{name}: has {len(class_names)} labels and {len(user_names)} users; both must be 2 or more")
+        raise ConfigError(f"{name}: needs two or more labels and users, not {len(class_names)} and {len(user_names)}")
     test = _within(owner, test_share, seed) if split == "within" else _by_user(owner, test_share, seed)
     if not test.any():
         raise ConfigError(f"{name}: no sample is left for the test set; raise data.test_share (now {test_share:g})")

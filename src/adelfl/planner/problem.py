@@ -106,6 +106,10 @@ class Problem:
     def __post_init__(self) -> None:
         if not isinstance(self.fleet, Fleet):
             raise ConfigError(f"fleet must be a Fleet, such as Fleet.of([30, 12], count=[20, 50]), not {self.fleet!r}")
+        if not isinstance(self.constants, Constants):
+            raise ConfigError(f"constants must be Constants, such as Constants(G2=1.5), not {self.constants!r}")
+        if not hasattr(self.latency, "delivery"):
+            raise ConfigError(f'latency must be a latency model, such as Latency(Law("gamma")), not {self.latency!r}')
         counts = {"rounds": MAX_ROUNDS, "layers": MAX_LAYERS, "local_iterations": MAX_LOCAL_ITERATIONS}
         for key, highest in (counts | {"batch": MAX_BATCH}).items():
             _require_count(key, getattr(self, key), 1, highest)

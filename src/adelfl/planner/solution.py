@@ -77,6 +77,9 @@ class Solution:
     seconds: float = 0.0
     """Duration of planning."""
 
+    def __repr__(self) -> str:
+        return f"Solution({self.outcome!r})"
+
     @cached_property
     def baseline(self) -> Schedule:
         """Schedule without a plan: uniform deadlines and the baseline batch size."""
@@ -115,14 +118,14 @@ class Solution:
         """Summary of the plan in a few sentences."""
         T = self.schedule.deadlines
         if T.max() - T.min() <= 1e-9 * T.max():
-            shape = f"All {T.size} deadlines are {T[0]:.4g} s"
+            shape = f"{f'All {T.size} deadlines are' if T.size > 1 else 'The deadline is'} {T[0]:.4g} s"
         else:
             shape = f"Deadlines {'fall' if T[0] > T[-1] else 'rise'} from {T[0]:.4g} s to {T[-1]:.4g} s"
         gain = 1.0 - self.excess / self.uniform.excess
         worth = (
             "a uniform deadline is the best plan here"
             if gain < 1e-9
-            else f"the {_PART[self.objective]} is {gain:.1%} lower than for the best uniform deadline"
+            else f"the {_PART[self.objective]} is {gain:.1%} lower than for the best plan with a uniform deadline"
         )
         out = sum(s.count for s in self.sitting_out)
         left = f" {out} of {self.problem.fleet.size} devices sit out." if out else ""

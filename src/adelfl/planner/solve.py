@@ -42,6 +42,8 @@ def plan(
     InfeasibleBudgetError
         If no plan exists.
     """
+    if not isinstance(problem, Problem):
+        raise ConfigError(f"problem must be a Problem, such as Problem(fleet, layers=4, …), not {problem!r}")
     for key, value, choices in (("method", method, get_args(Method)), ("objective", objective, get_args(Objective))):
         if value not in choices:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {value!r}")
@@ -80,8 +82,8 @@ def what_if(
     The keys are "budget" (seconds), "rounds", and "without": devices left out, those that need the longest deadlines
     first.
     """
-    changed = [_changed(problem, key, value) for value in values]  # all values are checked before the first plan
-    return [_row(value, one, solve) for value, one in zip(values, changed, strict=True)]
+    changed = {value: _changed(problem, key, value) for value in sorted(values, reverse=True)}  # before any plan
+    return [_row(value, changed[value], solve) for value in values]
 
 
 def _changed(problem: Problem, key: Key, value: float) -> Problem:

@@ -74,7 +74,16 @@ class RunRecord:
     @cached_property
     def rounds(self) -> list[Row]:
         """One row per merge, the initial model's first; an incomplete last line is ignored."""
-        return list(self._lines("rounds.jsonl", Row.from_json))
+        _ = self.result  # it is written after the last row
+        rows = list(self._lines("rounds.jsonl", Row.from_json))
+        self.check_last(rows[-1] if rows else None)
+        return rows
+
+    def check_last(self, row: Row | None) -> None:
+        """Raise ConfigError if the run is finished, but its last row is of an earlier round."""
+        last, end = -1 if row is None else row.round, 0 if self.result is None else self.result.rounds
+        if self.result is not None and last < end:
+            raise ConfigError(f"{self.folder}: rounds.jsonl has {max(0, last)} of {end} rounds; repeat this run")
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -122,9 +131,13 @@ class RunRecord:
         if not (self.folder / name).exists():
             return
         with open_record_file(self.folder / name) as file:
-            for line in file:
+            for number, line in enumerate(file, start=1):
                 if line.endswith(b"\n"):
-                    yield convert(json.loads(line))
+                    try:
+                        value = convert(json.loads(line))
+                    except ValueError as error:
+                        raise ValueError(f"line {number}: {getattr(error, 'msg', error)}") from None
+                    yield value
 
 
 def _event(data: object) -> dict[str, Any]:

@@ -66,7 +66,14 @@ class RunWriter:
     def create(cls, folder: Path, info: RunInfo) -> RunWriter:
         """Start a run; the folder is created together with its run.json, or not at all."""
         if folder.exists():
-            raise ConfigError(f"{folder} exists already; choose another folder, or continue the run with adelfl resume")
+            content, advice = "not a run", ""
+            if (folder / "result.json").exists():
+                content = "a finished run"
+            elif (folder / "run.json").exists():
+                if (locked := lock(folder)) is not None:  # raises RunBusyError while another process is writing
+                    os.close(locked)
+                content, advice = "an interrupted run", f", or continue it with: adelfl resume {folder}"
+            raise ConfigError(f"{folder} exists already ({content}); choose another folder{advice}")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

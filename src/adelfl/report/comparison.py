@@ -93,7 +93,7 @@ def curve_of(record: RunRecord, what: str, grid: Floats) -> Floats:
     return curve
 
 
-_NEAR = 0.2  # share of the way from chance to perfect accuracy
+_NEAR = 0.1  # share of the way from chance to perfect accuracy
 
 
 def untrained_note(contenders: list[Contender], chance: float) -> str | None:

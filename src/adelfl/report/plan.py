@@ -98,7 +98,7 @@ def _draw_batches(ax: Axes, solution: Solution) -> None:
     ax.set(title="Batch sizes", ylabel="samples per device")
     if out := sum(s.count for s in solution.sitting_out):
         ax.plot([], [], " ", label=f"sitting out: {out} of {solution.problem.fleet.size}")
-    ax.legend(loc="center right", frameon=True, framealpha=0.8, edgecolor="none")
+    ax.legend(loc="best", frameon=True, framealpha=0.8, edgecolor="none")
 
 
 @matplotlib.rc_context(RC)

@@ -21,6 +21,7 @@ from adelfl.fitting import FittedLaw
 from adelfl.planner import Solution, WhatIfRow
 from adelfl.records.reader import RunRecord
 from adelfl.records.summary import QUARTERS
+from adelfl.records.tail import rows_backwards
 from adelfl.report.comparison import Contender, plus_minus
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -72,8 +73,9 @@ def print_plan(solution: Solution, console: Console | None = None) -> None:
     T = schedule.deadlines
     how = "tight" if solution.objective == "tight" else f"the paper's bound, {solution.method}"
     console.print(
-        f"[bold]{problem.fleet.size} devices, {problem.layers} layers, {problem.rounds} rounds "
-        f"in {problem.budget:g} s[/bold]   planned in {solution.seconds * 1e3:.0f} ms ({how})"
+        f"[bold]{problem.fleet.size} devices, {problem.layers} layer{'s' * (problem.layers > 1)}, {problem.rounds} "
+        f"round{'s' * (problem.rounds > 1)} in {problem.budget:g} s[/bold]   "
+        f"planned in {solution.seconds * 1e3:.0f} ms ({how})"
     )
     console.print(
         f"deadlines {T[0]:.3g} s [blue]{sparkline(T, 40)}[/blue] {T[-1]:.3g} s (uniform: {T.mean():.3g} s)",
@@ -133,7 +135,7 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
         table.add_row(escape(c.label), *means, style=style)
     _print_whole(table, console)
     console.print(
-        f"[dim]mean ± standard error over {escape(_seeds(contenders))}; final: mean over the last tenth of the budget, "
+        f"[dim]{escape(_seeds(contenders))}; final: mean over the last tenth of the budget, "
         "which may differ from the end of the plotted line; depth: mean share of layers that devices finished in time"
         "[/dim]",
         soft_wrap=not console.is_terminal,
@@ -141,10 +143,11 @@ def print_comparison(contenders: list[Contender], console: Console | None = None
 
 
 def _seeds(contenders: list[Contender]) -> str:
-    """Return the number of seeds, and the strategies of which fewer runs finished."""
+    """State over how many seeds means are, and the strategies of which fewer runs finished."""
     most = max(c.final.size for c in contenders)
     fewer = ", ".join(f"{c.final.size} of {c.label}" for c in contenders if c.final.size < most)
-    return f"{most} {'seed' if most == 1 else 'seeds'}" + (f" ({fewer}: the others failed)" if fewer else "")
+    seeds = f"mean ± standard error over {most} seeds" if most > 1 else "one seed"
+    return seeds + (f" ({fewer}: the others failed)" if fewer else "")
 
 
 def print_study(
@@ -158,11 +161,13 @@ def print_study(
     console = console or Console(highlight=False)
     console.print(f"[bold]{escape(title)}[/bold]   {escape(source)}")
     for cell, rows in tables:
-        table = _table("final", "slowest tenth", "learning rate", "broke down", first=cell)
+        tenths = [] if all(math.isnan(row[6]) for row in rows) else ["slowest tenth"]
+        table = _table("final", *tenths, "learning rate", "broke down", first=cell)
         table.columns[0].min_width = 40
         for label, mean, error, rate, broke, _, slowest in sorted(rows, key=lambda row: -row[1]):
             final = "–" if math.isnan(mean) else plus_minus(mean, error, "%")
-            table.add_row(escape(label), final, f"{slowest:.1f}%", f"{rate:g}", f"{broke or ''}")
+            tenth = "" if math.isnan(slowest) else f"{slowest:.1f}%"
+            table.add_row(escape(label), final, *[tenth for _ in tenths], f"{rate:g}", f"{broke or ''}")
         _print_whole(table, console)
     for claim in claims:
         spread = "" if claim["se"] is None else f" ± {claim['se']:.1f}"
@@ -220,6 +225,7 @@ def print_runs(records: list[RunRecord], root: Path, console: Console | None = N
 def _line(record: RunRecord, locked: set[int]) -> tuple[str, str, str, str, str]:
     info, result = record.info, record.result
     if result is not None:
+        record.check_last(next(rows_backwards(record.folder / "rounds.jsonl"), None))
         final = result.final_accuracy
         accuracy, rounds, state = "" if final is None else f"{final:.1%}", str(result.rounds), "finished"
     else:

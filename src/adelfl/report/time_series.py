@@ -76,7 +76,7 @@ def draw_comparison(contenders: Sequence[Contender], title: str = "", what: str 
     note = about_seeds(contenders)
     if what == "accuracy":
         note += "\nfinal accuracies in tables are means over the last tenth of the time"
-    ax.text(0.01, 0.98, note.strip(), transform=ax.transAxes, va="top", color=GREY)
+    fig.supxlabel(note.strip(), fontsize="medium", color=GREY)  # below the axes, since lines may be anywhere in them
     return fig
 
 

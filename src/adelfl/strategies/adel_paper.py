@@ -61,12 +61,12 @@ class AdelPaper(Salf):
             out = sum(s.count for s in solution.sitting_out)
             named = "; ".join(f"{s.name} (× {s.count}): {s.reason}" for s in solution.sitting_out[:3])
             more = " …" if len(solution.sitting_out) > 3 else ""
-            self._notes = solution.warnings + ((f"{out} devices sit out: {named}{more}",) if out else ())
+            self._notes = (f"{out} devices sit out: {named}{more}",) if out else ()
         self.schedule = schedule
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of the plan, and devices that sit out."""
+        """Devices that sit out."""
         return self._notes
 
     def orders(self, t: int, devices: Ints) -> Orders:

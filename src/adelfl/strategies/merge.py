@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from adelfl.planner import Problem
+from adelfl.strategies.base import check_choice
 from adelfl.strategies.rounds import Bools, Floats, Ints, Progress, RoundStrategy, Weigh
 from adelfl.theory import round_noise
 from adelfl.theory.gradient_stats import GradientStats
@@ -49,6 +50,8 @@ def layerwise(progress: Progress, correction: Correction, average_over: AverageO
     ``correction="none"`` leaves out the factor 1/(1 − p_l). ``average_over="all"`` divides by all U devices rather than
     by |U_l|, without a correction, as in SALF's released code.
     """
+    check_choice("correction", correction, Correction)
+    check_choice("average_over", average_over, AverageOver)
     delivered = weighed(progress.delivered, progress)
     if average_over == "all":
         return delivered / progress.z.size

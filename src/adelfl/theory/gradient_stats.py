@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adelfl.array_types import Floats
+from adelfl.errors import ConfigError
 
 _KEYS = ("sigma2", "zeta2", "norm2")
 TINY = float(np.finfo(np.float32).tiny)
@@ -46,6 +47,8 @@ class GradientStats:
     @classmethod
     def guess(cls, layers: int, sigma2: float, G2: ArrayLike) -> GradientStats:
         """Guess from the constants of Theorem 1: σ² shared out like G², equal data on all devices."""
+        if np.size(G2) not in (1, layers):
+            raise ConfigError(f"G2 must be one number or {layers}, one per layer, not {np.size(G2)}")
         norm2 = np.broadcast_to(np.asarray(G2, dtype=np.float64), (layers,)).copy()
         return cls(sigma2 * norm2 / norm2.sum(), np.zeros(layers), norm2)
 

@@ -57,6 +57,8 @@ def read_speeds(path: Path, network: str | None = None) -> tuple[Floats, Floats]
 def _line(rows: Sequence[dict[str, str]]) -> tuple[float, float]:
     """Fit fixed seconds and seconds per sample to the step times of one device."""
     batch, seconds = (np.array([float(row[key]) for row in rows]) for key in ("batch", "train_ms"))
+    if not np.all(np.isfinite(batch * seconds) & (batch > 0) & (seconds > 0)):
+        raise ConfigError(f"batch and train_ms of {rows[0]['device']} must be positive numbers")
     seconds = seconds / 1e3
     if np.unique(batch).size < 2:
         return 0.0, float((seconds / batch).mean())

@@ -181,7 +181,7 @@ function tiles({ about, rows, last }) {
   const steps = (about.layers.length || 1) * about.iterations;
   const mean = last?.depth.length ? last.depth.reduce((a, b) => a + b, 0) / last.depth.length : null;
   say($("depth"), mean === null ? "–" : percent(mean / steps, 0));
-  say($("depth-note"), mean === null ? "no round finished yet" : `of layers finished, mean in round ${last.round}`);
+  say($("depth-note"), mean === null ? (about.state === "finished" ? "no round closed" : "no round finished yet") : `of layers finished, mean in round ${last.round}`);
   budget();
 }
 
@@ -191,10 +191,11 @@ function budget() {
   if (!view) return;
   const { about, last } = view, live = about.clock === "real" && about.state === "running" && about.started !== null;
   const used = Math.min(about.budget ?? 0, live ? serverNow() - about.started : last?.time ?? 0);
-  const left = about.budget === null ? null : about.budget - used;
+  const over = about.state === "finished" && !last?.round; // the first round did not close within the budget
+  const left = about.budget === null ? null : over ? 0 : about.budget - used;
   say($("budget-left"), seconds(left));
   say($("budget-note"), about.budget === null ? "" : `of ${seconds(about.budget)}${about.clock === "real" ? "" : ", virtual"}`);
-  const share = about.budget ? used / about.budget : 0;
+  const share = over ? 1 : about.budget ? used / about.budget : 0;
   $("budget-meter").firstChild.style.width = `${100 * (1 - share)}%`;
   $("budget-meter").setAttribute("aria-valuenow", String(Math.round(100 * share)));
 }

@@ -93,7 +93,7 @@ export class Round {
   share() {
     const now = this.now();
     if (now) return Math.min(1, now.passed / now.allowed);
-    if (!this.row?.round) return 0;
+    if (!this.row?.round) return this.view.about.state === "finished" ? 1 : 0;
     if (this.began === null) return 1;
     const share = (performance.now() - this.began) / (this.playing ? PLAY : REPLAY);
     if (share >= 1) this.began = null;
@@ -130,8 +130,9 @@ export class Round {
       say($("round-left"), left > 0 ? `${seconds(left)} left` : "closing");
       say($("round-note"), `of about ${seconds(now.allowed)}`);
     } else if (!row || row.round === 0) {
-      say($("round-name"), "Round 1");
-      say($("round-left"), "not started");
+      const over = this.view.about.state === "finished";
+      say($("round-name"), over ? "No round" : "Round 1");
+      say($("round-left"), over ? "closed within the budget" : "not started");
       say($("round-note"), "");
     } else {
       const left = (row.deadline ?? 0) * (1 - share);
@@ -155,7 +156,7 @@ export class Round {
     this.words(all, layers);
     if (!count) {
       pen.fillStyle = colour("soft");
-      pen.fillText("No round is finished yet.", 2, 30);
+      pen.fillText(about.state === "finished" ? "No round closed within the budget." : "No round is finished yet.", 2, 30);
       return;
     }
     const gap = 26, size = (width - gap * (columns - 1)) / columns;
