@@ -30,10 +30,11 @@ _LIKELY = 0.5  # expected arrivals of the last layer in each round of a run with
 
 
 class Adel(ByPrecision):
-    """Plan the deadlines and batch sizes that leave the least noise, and plan again during training.
+    """Plan the batch sizes that leave the least noise, with equal deadlines, and plan again during training.
 
-    With a constant learning rate, deadlines rise, so that late rounds have less noise. With a falling rate, late rounds
-    matter less already, and short ones harm deep networks, so all deadlines are equal.
+    The deadlines of least noise rise with a constant learning rate, and fall with a falling one. Short rounds harm
+    training more than this theory of convex losses predicts, and the average of the iterates removes the noise of late
+    rounds, so the strategy plans equal deadlines (docs/adel.md).
 
     With ``replan``, speeds, uploads and gradients are estimated again during the run, and the remaining rounds are
     planned again ten times. A given ``schedule`` is followed instead, with its number of rounds.
@@ -177,8 +178,7 @@ class Adel(ByPrecision):
             check_uploads(population, eta.size, left)
             T = np.full(eta.size, left / eta.size)
             return T, T / (SPARE * s.layers)
-        falls = bool(np.ptp(self.learning_rates) > 0)
-        plan = solve(population, eta, left, rho_c=s.constants.rho_c, uniform=falls)
+        plan = solve(population, eta, left, rho_c=s.constants.rho_c, uniform=True)
         return plan.T, plan.m
 
 
