@@ -190,7 +190,7 @@ def test_a_run_reads_what_profile_writes(tmp_path):
         (None, ("--mbps", "nan"), "--mbps nan: must be a finite number"),
         (None, ("--mbps", "inf"), "--mbps inf: must be a finite number"),
         (None, ("--mbps", "2", "--upload", "1"), "--upload and --mbps: give one of them"),
-        ('[[device]]\nname = "one"\ncompute = 1.0\n', (), "has a device named 'one' already"),
+        ('[[device]]\nname = "one"\ncompute = 1.0\n', (), "already has a device named 'one'"),
         ("device = [{ compute = 1.0 }]\n", (), "cannot be added"),
         ("[[device\n", (), "not valid TOML"),
     ],
@@ -233,7 +233,7 @@ def test_times_that_do_not_grow_with_the_batch_are_a_warning(monkeypatch, slope,
     monkeypatch.setattr(cli_profile, "_measured", lambda *_: (profile_with_noise(slope), 1.0))
     done = typed("profile")
     assert done.code == 0
-    assert ("warning: the layer times do not grow with the batch size" in done.err) == warned
+    assert ("warning: the layer times do not grow measurably with the batch size" in done.err) == warned
 
 
 def test_laws_are_in_the_order_of_the_distances_that_are_printed():

@@ -1,7 +1,7 @@
 """ADEL-FL beyond its paper: plan for the noise of training, merge by precision, and learn during training.
 
-    T_1..T_R, m_1..m_R  =  argmin Σ_t a_t N(T_t, m_t)   within   Σ T_t ≤ T_max            (docs/beyond.md)
-    S_t^u = max(1, ⌊m_t P_u (T_t − B_u)/T_t⌋)                                              (B3)
+    T_t = T_max/R,   m = argmin N(T_max/R, m),   both again for the rounds that are left     (docs/adel.md)
+    S_t^u = max(1, ⌊m P_u (T_t − B_u)/T_t⌋)                                                  (B3)
     w^l ← w^l − η_t Σ_u A[u,l] g_u^l,    A[u,l] = v_u 1[u delivered l] / Σ_w v_w 1[w delivered l]
     v_u = 1/(σ_l²/S_u + M ζ_l²)
 
