@@ -99,11 +99,11 @@ def test_the_best_rate_for_alike_devices_and_data_is_that_of_the_specification()
     for sigma2, G2 in ((20.0, 1.5), (200.0, 0.1), (1.0, 1.0)):
         problem = Problem(Fleet.of(1000.0, 0.0, 100), 3, 4, 4.0, ConstantRate(0.1), Constants(sigma2, G2))
         population = Population.of(problem)
-        found = solve(population, problem.eta, 4.0, rho_c=0.1, uniform=True)
+        found = solve(population, problem.eta, 4.0, rho_c=0.1, shortest=1.0)
         first_layer_only = replace(
             population, spread=GradientStats(*(np.eye(3)[0] + 1e-9) * np.array([[sigma2], [0.0], [G2]]))
         )
-        alone = solve(first_layer_only, problem.eta, 4.0, rho_c=0.1, uniform=True)
+        alone = solve(first_layer_only, problem.eta, 4.0, rho_c=0.1, shortest=1.0)
         assert 1.0 / alone.m[0] == pytest.approx(3.4, abs=0.25)
         assert 1.0 / found.m[0] < 1.0 / alone.m[0]  # later layers ask for less
 
@@ -150,7 +150,7 @@ class Steady:
 
 
 def test_whatever_gives_a_chance_of_delivery_can_be_planned_with():
-    found = solved(replace(lognormal(), latency=Steady()), uniform=True)
+    found = solved(replace(lognormal(), latency=Steady()), shortest=1.0)
     # Who needs exactly its mean for a layer is given batches that it finishes: a rate of no less than three layers.
     # Rule B3 rounds batches of about five samples down, by half a sample on average.
     assert 2.7 <= (found.T / found.m)[0] < 4.5

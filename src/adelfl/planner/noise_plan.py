@@ -24,7 +24,7 @@ from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory, precision, round_noise
 
 _LEAST_RATE, _RATES = 0.2, 14  # smallest rate and number of rates in the search for x
-_SHORTEST = 0.25  # least computing time of a round, as a share of the mean
+_SHORTEST = 0.1  # least computing time of a round, as a share of the longest
 _GROUPS, _FINEST = 32, 4096  # groups of similar devices in a plan, and in the reference of grouping_error
 _NODES = 24  # points of the integrals
 _POINTS = 9  # deadlines at which the noise of a plan is computed, and interpolated for the others
@@ -127,7 +127,7 @@ def plan_noise(problem: Problem, strict: bool) -> Solution:
     """Minimise the noise; ``strict`` raises an error if a device would sit out."""
     c, eta, population = problem.constants, problem.eta, Population.of(problem)
     best = solve(population, eta, problem.budget, rho_c=c.rho_c)
-    uniform = solve(population, eta, problem.budget, rho_c=c.rho_c, uniform=True)
+    uniform = solve(population, eta, problem.budget, rho_c=c.rho_c, shortest=1.0)
     left = c.Delta1 * bound.initial_error_left(eta, c.rho_c)
     longest, upload = best.T.max(), problem.fleet.upload
     out = upload >= longest
@@ -155,8 +155,12 @@ def plan_noise(problem: Problem, strict: bool) -> Solution:
     )
 
 
-def solve(population: Population, eta: Floats, budget: float, *, rho_c: float, uniform: bool = False) -> NoisePlan:
-    """Distribute a budget over the rounds of a learning rate, shape (R,); ``uniform`` makes all deadlines equal.
+def solve(
+    population: Population, eta: Floats, budget: float, *, rho_c: float, shortest: float = _SHORTEST
+) -> NoisePlan:
+    """Distribute a budget over the rounds of a learning rate, shape (R,).
+
+    ``shortest`` is the least computing time of a round, as a share of the longest; 1 makes all deadlines equal.
 
     If the plan for unlimited data needs no more samples than each device holds, it is used; otherwise all batches are
     cut to the data. Raises InfeasibleBudgetError if no upload fits into the mean deadline, or no device is expected to
@@ -164,7 +168,7 @@ def solve(population: Population, eta: Floats, budget: float, *, rho_c: float, u
     """
     check_uploads(population, eta.size, budget)
     if population.samples is not None:
-        free = solve(replace(population, samples=None), eta, budget, rho_c=rho_c, uniform=uniform)
+        free = solve(replace(population, samples=None), eta, budget, rho_c=rho_c, shortest=shortest)
         t = int(np.argmax(free.T))
         largest = free.m[t] * population.P * np.maximum(1.0 - population.B / free.T[t], 0.0) - population.overhead
         if np.all(np.floor(largest) <= population.samples):
@@ -175,12 +179,12 @@ def solve(population: Population, eta: Floats, budget: float, *, rho_c: float, u
     devices = np.cumsum(fits.count[by_upload])
     lag = float(fits.B[by_upload][np.searchsorted(devices, 0.5 * devices[-1])])  # the median
     share = np.sqrt(a)
-    share = np.maximum(share, _SHORTEST * share.mean())
+    share = np.maximum(share, shortest * share.max())
     T = lag + (mean - lag) * share / share.mean()
-    small = population.sending_within(mean if uniform else float(T.max())).condensed(_GROUPS)
+    small = population.sending_within(float(T.max())).condensed(_GROUPS)
     x = _best_rate(small, mean)
     equal = np.full(eta.size, mean)
-    plans = [NoisePlan(T, T / x, _excess(small, a, T, x)) for T in ((equal,) if uniform else (T, equal))]
+    plans = [NoisePlan(T, T / x, _excess(small, a, T, x)) for T in (T, equal)]
     best = min(plans, key=lambda plan: plan.excess)
     if not np.isfinite(best.excess):
         binding = f"no device is expected to deliver anything in a round of {mean:.4g} s"

@@ -1,7 +1,7 @@
 """ADEL-FL beyond its paper: plan for the noise of training, merge by precision, and learn during training.
 
-    T_t = T_max/R,   m = argmin N(T_max/R, m),   both again for the rounds that are left     (docs/adel.md)
-    S_t^u = max(1, ⌊m P_u (T_t − B_u)/T_t⌋)                                                  (B3)
+    T_1..T_R, m_1..m_R  =  argmin Σ_t a_t N(T_t, m_t)   within   Σ T_t ≤ T_max             (docs/adel.md)
+    S_t^u = max(1, ⌊m_t P_u (T_t − B_u)/T_t⌋)                                              (B3)
     w^l ← w^l − η_t Σ_u A[u,l] g_u^l,    A[u,l] = v_u 1[u delivered l] / Σ_w v_w 1[w delivered l]
     v_u = 1/(σ_l²/S_u + M ζ_l²)
 
@@ -26,15 +26,16 @@ from adelfl.strategies.merge import ByPrecision
 from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, RoundStrategy, Weigh, check_schedule
 
 _SAMPLE = 2048  # devices that stand for the fleet in a plan
+_SHORTEST = 0.5  # computing time of the first round at a constant rate, as a share of the last one's
 _LIKELY = 0.5  # expected arrivals of the last layer in each round of a run with fewer than two in all
 
 
 class Adel(ByPrecision):
-    """Plan the batch sizes that leave the least noise, with equal deadlines, and plan again during training.
+    """Plan the deadlines and batch sizes that leave the least noise, and plan again during training.
 
-    The deadlines of least noise rise with a constant learning rate, and fall with a falling one. Short rounds harm
-    training more than this theory of convex losses predicts, and the average of the iterates removes the noise of late
-    rounds, so the strategy plans equal deadlines (docs/adel.md).
+    With a constant learning rate, deadlines rise, to at most about twice the first, so that late rounds have less
+    noise. With a falling rate, late rounds matter less already, and short ones harm deep networks, so all deadlines are
+    equal.
 
     With ``replan``, speeds, uploads and gradients are estimated again during the run, and the remaining rounds are
     planned again ten times. A given ``schedule`` is followed instead, with its number of rounds.
@@ -178,7 +179,8 @@ class Adel(ByPrecision):
             check_uploads(population, eta.size, left)
             T = np.full(eta.size, left / eta.size)
             return T, T / (SPARE * s.layers)
-        plan = solve(population, eta, left, rho_c=s.constants.rho_c, uniform=True)
+        shortest = 1.0 if np.ptp(self.learning_rates) > 0 else _SHORTEST
+        plan = solve(population, eta, left, rho_c=s.constants.rho_c, shortest=shortest)
         return plan.T, plan.m
 
 
