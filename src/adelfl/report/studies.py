@@ -81,7 +81,7 @@ def draw_dots(
         ax.set_yticks(range(len(others)), [label for label, _, _ in others])
         ax.set(title=textwrap.fill(name, _TITLE_WIDTH))
         ax.xaxis.set_major_locator(MaxNLocator(5))
-        ax.xaxis.set_major_formatter(PercentFormatter(decimals=0))
+        ax.xaxis.set_major_formatter(PercentFormatter())
     for ax in axes[len(panels) :]:
         ax.set_axis_off()
     axes[0].invert_yaxis()
