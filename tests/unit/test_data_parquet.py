@@ -202,7 +202,7 @@ def test_another_set_s_images_are_refused(tmp_path, cache):
             "label must be 0 to 9",
         ),
         (lambda path: write_parquet(path, [BLANK], ["cat"]), "label must be 0 to 9 in mnist, not cat"),
-        (lambda path: write_parquet(path, [], pa.array([], pa.int64())), "contains no images"),
+        (lambda path: write_parquet(path, [], pa.array([], pa.int64())), "holds no images"),
     ],
     ids=["bytes", "columns", "layout", "no image", "half an image", "label 10", "label -1", "gap", "word", "empty"],
 )
