@@ -7,7 +7,6 @@ import os
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from adelfl import __version__
@@ -18,7 +17,6 @@ app = typer.Typer(
     name="adelfl",
     no_args_is_help=True,
     add_completion=False,
-    suggest_commands=not hasattr(click.exceptions, "NoSuchCommand"),  # newer versions of click suggest commands
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
