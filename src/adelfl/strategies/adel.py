@@ -38,7 +38,7 @@ class Adel(ByPrecision):
     equal.
 
     With ``replan``, speeds, uploads and gradients are estimated again during the run, and the remaining rounds are
-    planned again ten times. A given ``schedule`` is followed instead, with its number of rounds.
+    planned again up to nine times. A given ``schedule`` is followed instead, with its number of rounds.
     """
 
     name = "adel"
@@ -135,7 +135,7 @@ class Adel(ByPrecision):
                 self._replan(0, self.problem.budget)
 
     def looks_at(self, t: int) -> bool:
-        """Return whether gradient statistics are needed after round t: ten times in a run, if there is replanning."""
+        """Return whether gradient statistics are needed after round t: up to nine times in a run with replanning."""
         return self.replan and super().looks_at(t)
 
     # -- planning

@@ -70,7 +70,7 @@ def by_precision(progress: Progress, spread: GradientStats, memory: float) -> Fl
 
 
 class ByPrecision(RoundStrategy):
-    """Merges by precision, with gradient statistics that are estimated again ten times in a run."""
+    """Merges by precision, with gradient statistics that are estimated again up to nine times in a run."""
 
     def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:
         super().__init__(problem, weigh=weigh)
