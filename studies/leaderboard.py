@@ -1,7 +1,8 @@
 """Leaderboard of all straggler methods: final accuracy by data set, fleet and time budget.
 
-For every method, learning rate and local steps are chosen first, then the length of its rounds or its batch size, then
-one parameter of the method and the server step, all on validation data and with the same number of trials.
+For every method, learning rate and local steps are chosen first, and on phones then the encoding of uploads. Next come
+the length of its rounds or its batch size, one parameter of the method, and the server step. All choices are made on
+validation data, with the same number of trials.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _work(steps: int | str, rounds: int | str) -> str:
     return f"training.local_iterations={steps} training.rounds={rounds}"
 
 
-def local_work(method: str, _: str, rounds: int = 100) -> tuple[str, ...]:
+def local_work(_cell: Cell, method: str, _best: str, *, rounds: int = 100) -> tuple[str, ...]:
     """Return numbers of local steps, with fewer rounds for more steps; the plan of adel may choose both."""
     if method in ("wait", "scaffold"):  # they stop after this number of rounds
         return tuple(_work(steps, 5000) for steps in (1, 4, 16))
@@ -62,17 +63,24 @@ def local_work(method: str, _: str, rounds: int = 100) -> tuple[str, ...]:
     return tuple(work + cohort for work in (_work(1, rounds), _work(4, rounds // 2), last))
 
 
-def pace(method: str, best: str) -> tuple[str, ...]:
+def encoding(cell: Cell, method: str, best: str) -> tuple[str, ...]:
+    """Return encodings of uploads with fewer bits, for a fleet whose uploads take time."""
+    if method == "oracle" or not cell.key.startswith("phones"):
+        return ()
+    return tuple(f"{best} training.codec=qsgd[bits={bits}]" for bits in (8, 4))
+
+
+def pace(_cell: Cell, method: str, best: str) -> tuple[str, ...]:
     """Return longer and shorter rounds, or other batch sizes if a method sets the length of its rounds itself."""
     if method == "oracle":  # it gains nothing from a choice of rounds
         return ()
-    rounds = dict(pair.split("=") for pair in best.split())["training.rounds"]
+    rounds = dict(pair.split("=", 1) for pair in best.split())["training.rounds"]
     if method in SELF_PACED or rounds == "auto":
         return tuple(f"{best} training.batch={batch}" for batch in (4, 8, 32))
     return tuple(best.replace(f"rounds={rounds}", f"rounds={int(int(rounds) * times)}") for times in (0.5, 2, 4))
 
 
-def parameter(method: str, best: str, *, unequal: bool = False) -> tuple[str, ...]:
+def parameter(_cell: Cell, method: str, best: str, *, unequal: bool = False) -> tuple[str, ...]:
     """Return more values of the method's parameter; ``unequal`` if devices hold unequal amounts of data."""
     options = _PARAMETERS.get(method, ())
     if unequal and len(options) < 2:
@@ -80,7 +88,7 @@ def parameter(method: str, best: str, *, unequal: bool = False) -> tuple[str, ..
     return tuple(f"{best} strategy.options.{option}" for option in options)
 
 
-def server_step(method: str, best: str) -> tuple[str, ...]:
+def server_step(_cell: Cell, method: str, best: str) -> tuple[str, ...]:
     """The server step that is not the method's own: an average of the iterates, or none."""
     other = "sgd" if find_strategy(method).server_step == "average" else "average"
     return (f"{best} server.step={other}",)
@@ -140,6 +148,7 @@ def study(name: str, _scale: str = "cpu") -> Study:
         rates=(0.06, 0.2, 0.6, 1.5),
         choices=(
             partial(local_work, rounds=40 if _FEWER in setting else 100),
+            encoding,
             pace,
             partial(parameter, unequal=data == "wisdm"),
             server_step,

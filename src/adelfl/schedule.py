@@ -56,7 +56,8 @@ class Schedule:
         if self.sits_out.size == 0:
             object.__setattr__(self, "sits_out", np.zeros(self.fleet.groups, dtype=bool))
         if self.m is not None:
-            largest = np.where(self.sits_out, 0.0, np.minimum(float(np.max(self.m)) * self._speed, self._most))
+            speed = self.fleet.compute / self.local_iterations
+            largest = np.where(self.sits_out, 0.0, np.minimum(float(np.max(self.m)) * speed, self._most))
             if not largest.max() <= MAX_COUNT:
                 i = int(np.argmax(largest))
                 raise ConfigError(
@@ -78,10 +79,6 @@ class Schedule:
         return int(self.deadlines.size)
 
     @cached_property
-    def _speed(self) -> Floats:
-        return self.fleet.compute / self.local_iterations
-
-    @cached_property
     def _most(self) -> Floats:
         """Samples of each device; infinite without a bound."""
         return np.full(self.fleet.groups, np.inf) if self.fleet.samples is None else self.fleet.samples
@@ -92,17 +89,14 @@ class Schedule:
         It is 0 where the device sits out. ``groups`` selects some groups, in their order; all by default.
         """
         chosen: Ints | slice = slice(None) if groups is None else groups
-        P, B, out = self._speed[chosen], self.fleet.upload[chosen], self.sits_out[chosen]
+        P, B, out = self.fleet.compute[chosen], self.fleet.upload[chosen], self.sits_out[chosen]
         T = np.asarray(self.deadlines[t])[..., None]
         if self.m is None:
             sizes = np.full((*T.shape[:-1], P.size), float(self.batch or 0))
         else:
             m = np.broadcast_to(self.m, self.deadlines.shape)[t]
-            time, s0 = np.asarray(m)[..., None] * P * (T - B) / T, self.fleet.overhead_of(chosen)
-            sizes = time - s0
-            if self.batch is not None:
-                sizes = np.maximum(sizes, np.minimum(time * self.local_iterations - s0, self.batch))
-            sizes = np.maximum(1.0, np.floor(sizes))
+            samples = np.asarray(m)[..., None] * P * (T - B) / T
+            sizes = fitting_batch(samples, self.fleet.overhead_of(chosen), self.local_iterations, self.batch or 0)
         return np.where((B < T) & ~out, np.minimum(sizes, self._most[chosen]), 0.0).astype(np.int64)
 
     def rates(self, t: int | slice = slice(None)) -> Floats:
@@ -194,6 +188,15 @@ class Schedule:
             "fleet": {"names": list(self.fleet.names)} | fleet,  # JSON has no infinity
             "sits_out": self.sits_out.tolist(),
         }
+
+
+def fitting_batch(samples: Floats, overhead: Floats | float, steps: int, least: float) -> Floats:
+    """Return the batch size with which ``steps`` local steps fit into the time of ``samples``.
+
+    It is smaller by ``overhead``, the fixed cost of a step in samples. Where it would be less than ``least``, it is up
+    to ``least``, and fewer steps fit.
+    """
+    return np.maximum(1.0, np.floor(np.maximum(samples / steps - overhead, np.minimum(samples - overhead, least))))
 
 
 def round_up(value: float, digits: int = 4) -> float:

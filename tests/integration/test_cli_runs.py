@@ -26,6 +26,7 @@ from adelfl.records.summary import QUARTERS
 from adelfl.report.comparison import Contender, standard_error, untrained_note
 from adelfl.report.terminal import print_comparison, print_runs
 from adelfl.report.time_series import plot
+from adelfl.strategies import find_strategy
 from support.small_worlds import SMALL, Answer, everything_below, kept_bytes, sets, typed
 
 REPO = Path(__file__).parents[2]
@@ -883,8 +884,18 @@ def test_help_names_every_command():
     assert "Folder of an interrupted run." in typed("resume", "--help").out
 
 
+class Tuned(find_strategy("drop")):
+    """A user's strategy with an option of its own."""
+
+    name = "tuned"
+
+    def __init__(self, setting, gain=1.0):
+        super().__init__(setting)
+        self.gain = gain
+
+
 def test_options_of_a_users_strategy_are_in_tables_pictures_json_and_list(here):
-    words = "test_strategies:Tuned,test_strategies:Tuned[gain=0.5]"
+    words = "test_cli_runs:Tuned,test_cli_runs:Tuned[gain=0.5]"
     arguments = ("--strategies", words, "--seeds", 1, "--out", "runs", *sets(["training.rounds=3"]))
     shown = typed("compare", *arguments)
     assert shown.code == 0, shown.err

@@ -15,7 +15,7 @@ from adelfl.strategies import find_strategy
 from adelfl.strategies.base import check_options
 from studies import find_study
 from studies.figures import draw_board
-from studies.leaderboard import METHODS, NAMES, REFERENCES, finished, local_work, pace, parameter
+from studies.leaderboard import METHODS, NAMES, REFERENCES, encoding, finished, local_work, pace, parameter
 from studies.page import best_method, board_table, winners_table
 
 
@@ -33,11 +33,11 @@ class Silent:
         self.jobs.append(job)
 
 
-def steps(method, best):
+def steps(cell, method, best):
     return "training.local_iterations=1", "training.local_iterations=2"
 
 
-def rounds(method, best):
+def rounds(cell, method, best):
     return tuple(f"{best} training.rounds={n}" for n in (1, 12))
 
 
@@ -55,6 +55,9 @@ TINY = Study(
 )
 
 
+CELL = TINY.cells[0]
+
+
 # -- the studies
 
 
@@ -64,18 +67,26 @@ def test_every_alternative_of_every_method_is_a_setting(name):
     assert study.strategies == (*METHODS, *REFERENCES)
     for cell in (study.cells[0], study.cells[-1]):
         for method in study.strategies:
-            for work in local_work(method, ""):
-                for choice in (work, *pace(method, work), *parameter(method, work)):
-                    config = study.setting(cell, 0.1, *study.tuning, choice=choice)
-                    check_options(find_strategy(method), config.strategy.options)
+            choices = [""]
+            for alternatives in study.choices:  # one after the other, as a choice starts from the best of those before
+                choices += [more for choice in choices[-2:] for more in alternatives(cell, method, choice)]
+            for choice in choices:
+                config = study.setting(cell, 0.1, *study.tuning, choice=choice)
+                check_options(find_strategy(method), config.strategy.options)
 
 
 def test_every_method_has_as_many_trials_of_local_work_and_pace():
     for method in METHODS:
-        first = local_work(method, "")
+        first = local_work(CELL, method, "")
         assert len(set(first)) == 3
-        assert all(len(set(pace(method, choice))) == 3 for choice in first)
-        assert 1 <= len(parameter(method, first[0], unequal=True)) <= 2
+        assert all(len(set(pace(CELL, method, choice))) == 3 for choice in first)
+        assert 1 <= len(parameter(CELL, method, first[0], unequal=True)) <= 2
+
+
+def test_uploads_are_encoded_only_where_they_take_time():
+    study = find_study("leaderboard-digits")
+    for cell in study.cells:
+        assert (study.setting(cell, 0.1).fleet.kind == "traces") == bool(encoding(cell, "drop", ""))
 
 
 def test_the_budgets_of_the_digits_are_starved_tight_and_ample():
@@ -104,10 +115,10 @@ def test_the_first_choice_is_tried_at_all_rates_and_the_next_at_the_best_and_the
         trials = [t for t in outcome.trials if t.strategy == method]
         first = [t for t in trials if "rounds" not in t.choice]
         then = [t for t in trials if "rounds" in t.choice]
-        assert {t.point for t in first} == {(rate, choice) for rate in TINY.rates for choice in steps("", "")}
+        assert {t.point for t in first} == {(rate, choice) for rate in TINY.rates for choice in steps(None, "", "")}
         best = max(first, key=lambda t: t.accuracy)
         assert {t.point for t in then} == {
-            (rate, choice) for choice in rounds("", best.choice) for rate in TINY.rates if rate <= best.rate
+            (rate, choice) for choice in rounds(None, "", best.choice) for rate in TINY.rates if rate <= best.rate
         }
         assert {t.seed for t in trials} == {FIRST_TUNING_SEED}
 
@@ -162,7 +173,7 @@ def board(accuracy, seeds=3):
                 final = accuracy(cell.key, method, seed)
                 curve = " ".join(f"{final * share:.6g}" for share in CURVE)
                 moments = [final] * 6
-                choice = local_work(method, "")[0]
+                choice = local_work(cell, method, "")[0]
                 runs.append(
                     StudyRun(cell.key, method, method, seed, 0.2, *moments, 1.0, 9, 1.0, 1.0, False, curve, choice, 0.5)
                 )

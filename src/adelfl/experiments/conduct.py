@@ -112,7 +112,9 @@ def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
         return {place: _best_first([t for key, t in trials.items() if key[:2] == place]) for place in places}
 
     first, *others = study.choices or (lambda *_: ("",),)
-    try_out({(cell, word): list(product(study.rates, first(word, ""))) for cell, word in places}, [FIRST_TUNING_SEED])
+    try_out(
+        {(cell, word): list(product(study.rates, first(cell, word, ""))) for cell, word in places}, [FIRST_TUNING_SEED]
+    )
     for _ in range(study.wider):
         try_out(
             {place: beyond for place, points in best_first().items() if (beyond := _beyond(points))},
@@ -122,7 +124,7 @@ def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
         entered = {}
         for (cell, word), ((rate, choice), *_) in best_first().items():
             lower = max((r for r in study.rates if r < rate), default=rate)
-            entered[cell, word] = list(product(sorted({lower, rate}), alternatives(word, choice)))
+            entered[cell, word] = list(product(sorted({lower, rate}), alternatives(cell, word, choice)))
         try_out(entered, [FIRST_TUNING_SEED])
     finalists = {place: points[: study.finalists] for place, points in best_first().items()}
     try_out(finalists, range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds))

@@ -65,10 +65,10 @@ class Study:
     tuning: tuple[str, ...] = ()  # changes for the runs that choose a learning rate
     tuning_seeds: int = 1
     rates: tuple[float, ...] = RATES  # initial learning rates to choose from
-    # Further choices, one after the other: functions of a strategy and the best choice so far that return alternatives
-    # to it. Those of the first are tried at all rates, the others at the best rate and the next lower one. An
-    # alternative consists of ``section.key=value`` pairs with blanks between them.
-    choices: tuple[Callable[[str, str], tuple[str, ...]], ...] = ()
+    # Further choices, one after the other: functions of a cell, a strategy and the best choice so far that return
+    # alternatives to it. Those of the first are tried at all rates, the others at the best rate and the next lower one.
+    # An alternative consists of ``section.key=value`` pairs with blanks between them.
+    choices: tuple[Callable[[Cell, str, str], tuple[str, ...]], ...] = ()
     wider: int = 0  # number of further rates to try, each half or twice the last, while the best is at an end
     finalists: int | None = None  # number of rates that are tried on all tuning seeds; None for all
     falling: bool = False  # whether the paper shows deadlines that decrease over the rounds

@@ -21,7 +21,7 @@ from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.local_work import SPARE, least_batches
 from adelfl.planner.noise_plan import Population, check_uploads, solve
-from adelfl.schedule import Schedule
+from adelfl.schedule import Schedule, fitting_batch
 from adelfl.strategies.merge import ByPrecision
 from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, RoundStrategy, Weigh, check_schedule
 
@@ -90,15 +90,12 @@ class Adel(ByPrecision):
             sizes = self.schedule.batch_sizes(t, self.problem.group[devices])
             return Orders(T, self.problem.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
-        time, overhead, E = self._m[t] * P * (T - B) / T, self.problem.overhead[devices], self.problem.local_iterations
-        samples = time - overhead
-        if E > 1:
-            samples = np.maximum(time / E - overhead, np.minimum(samples, self._least_batch))
-        samples = np.maximum(1.0, np.floor(samples))
+        samples, overhead = self._m[t] * P * (T - B) / T, self.problem.overhead[devices]
+        sizes = fitting_batch(samples, overhead, self.problem.local_iterations, self._least_batch)
         takes_part = B < T
         if self._given:
             takes_part &= ~self.schedule.sits_out[self.problem.group[devices]]
-        return Orders(T, self.problem.within_data(np.where(takes_part, samples, 0.0), devices), early=True)
+        return Orders(T, self.problem.within_data(np.where(takes_part, sizes, 0.0), devices), early=True)
 
     def absent(self, devices: Ints) -> Floats:
         """Return the estimated probability of absence; 0 without replanning."""
