@@ -28,6 +28,9 @@ BASELINES = ("salf", "drop", "wait")
 CEILINGS = (66.0, 69.0, 75.0, 80.0)
 """Possible accuracies of the paper's oracle: SALF's best number, ADEL-FL's best, and larger ones."""
 
+LEAST_CELLS = 3
+"""Smallest number of cells with all baselines that the depth can be inferred from."""
+
 _CANDIDATES = 400
 
 
@@ -62,8 +65,8 @@ def fit_regime(
     them with all baselines; ``paper`` has the accuracy in percent by budget and strategy; ``ceiling`` is the assumed
     accuracy of the paper's oracle. All seeds are used by default.
     """
-    cells = [c for c in outcome.study.cells if all(_mean(outcome, c, b, "final", seeds) is not None for b in BASELINES)]
-    if len(cells) < 3:
+    cells = complete_cells(outcome, seeds)
+    if len(cells) < LEAST_CELLS:
         raise ConfigError("the depth cannot be inferred: run at least three cells with all baselines")
     seconds = np.array([_mean(outcome, c, "salf", "first_deadline", seeds) for c in cells])
     order = np.argsort(seconds)
@@ -86,6 +89,11 @@ def fit_regime(
         {b: (depth(x), relative[b]) for b in BASELINES},
         {b: (depth(best), target[b]) for b in BASELINES},
     )
+
+
+def complete_cells(outcome: StudyResults, seeds: frozenset[int] | None = None) -> list[Cell]:
+    """Return the cells in which all baselines were run."""
+    return [c for c in outcome.study.cells if all(_mean(outcome, c, b, "final", seeds) is not None for b in BASELINES)]
 
 
 def depth_by_seed(outcome: StudyResults, paper: Mapping[int, Mapping[str, float]]) -> Floats:

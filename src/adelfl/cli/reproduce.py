@@ -35,6 +35,9 @@ def reproduce(
     scale: Annotated[Scale, typer.Option(help="cpu: narrow networks, fewer rounds; full: the paper's.")] = Scale.cpu,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; by default 5 (CIFAR-10: 3).")] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="First seed; the others follow it.")] = 0,
+    cells: Annotated[
+        list[str] | None, typer.Option("--cell", help="Run only this setting, as named in the CSV; repeat for more.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Number of parallel runs; by default one per core.")] = None,
     on: On = Where.here,
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
@@ -65,6 +68,9 @@ def reproduce(
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; choose another name")
     for study in studies:
+        known = [cell.key for cell in study.cells]
+        if unknown := set(cells or ()) - set(known):
+            raise ConfigError(f"--cell {min(unknown)}: not in {study.name}; choose from {', '.join(known)}")
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
         stem = out / folder.name
         earlier = None
@@ -73,7 +79,8 @@ def reproduce(
         minutes = _minutes(stem) if resume or summary else 0.0
         if not summary:
             stem.parent.mkdir(parents=True, exist_ok=True)
-            setup = Setup(folder, seeds, first_seed, jobs or os.cpu_count() or 1, more, earlier, on.value)
+            workers = jobs or os.cpu_count() or 1
+            setup = Setup(folder, seeds, first_seed, workers, more, earlier, on.value, tuple(cells or ()))
             with Display(["learning rates"], f"{study.name} ") as display:
                 outcome = conduct(study, setup, display, keep=partial(StudyResults.write, stem=stem))
             outcome.write(stem)

@@ -40,6 +40,7 @@ class Setup:
     workers: int = 1  # runs at a time
     more: tuple[str, ...] = ()  # changes to every setting, such as ``engine.device=cuda``
     earlier: StudyResults | None = field(default=None, repr=False)  # results that are not computed again
+    cells: tuple[str, ...] = ()  # keys of the cells to run; empty for all
     on: str = "here"  # or "ray"
 
 
@@ -59,11 +60,13 @@ def conduct(
     by_place: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         by_place.setdefault((trial.cell, trial.strategy), []).append(trial)
-    places = _places(study)
+    places = _places(study, setup)
     best = {(cell, word): _best_first(by_place[cell.rates_of or cell.key, word])[0] for cell, word in places}
     seeds = {cell: setup.seeds or cell.seeds or study.seeds for cell in study.cells}
     wanted = [(cell, word, setup.first_seed + k) for cell, word in places for k in range(seeds[cell])]
     earlier = () if setup.earlier is None else setup.earlier.runs
+    asked = {(cell.key, word) for cell, word in places}
+    others = [run for run in earlier if setup.cells and (run.cell, run.strategy) not in asked]
     known = {(run.cell, run.strategy, run.seed, run.rate, run.choice): run for run in earlier}
     runs: dict[tuple[Cell, str, int], StudyRun] = {}
     jobs: dict[RunJob, tuple[Cell, str, int]] = {}
@@ -76,7 +79,8 @@ def conduct(
     folders = {(cell.key, word, seed): job.folder for job, (cell, word, seed) in jobs.items()}
 
     def results() -> StudyResults:
-        return StudyResults(study, tuple(runs[key] for key in wanted if key in runs), tuple(trials), folders)
+        done = [runs[key] for key in wanted if key in runs]
+        return StudyResults(study, (*done, *others), tuple(trials), folders)
 
     for job, _ in _run(list(jobs), setup, "runs", watch):
         cell, word, seed = jobs[job]
@@ -86,15 +90,16 @@ def conduct(
     return results()
 
 
-def _places(study: Study) -> list[tuple[Cell, str]]:
-    """Return the pairs of cell and strategy that are run, in the study's order."""
-    pairs = ((cell, word) for cell in study.cells for word in study.strategies_of(cell))
-    return [(cell, word) for cell, word in pairs if study.home(cell, word) is cell]
+def _places(study: Study, setup: Setup) -> list[tuple[Cell, str]]:
+    """Return the pairs of cell and strategy to run, in the study's order."""
+    cells = [cell for cell in study.cells if not setup.cells or cell.key in setup.cells]
+    return list(dict.fromkeys((study.home(cell, word), word) for cell in cells for word in study.strategies_of(cell)))
 
 
 def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
     """Try all rates, then other choices, on the first tuning seed, and the best of them on the other tuning seeds."""
-    places = [(cell, word) for cell, word in _places(study) if not cell.rates_of]
+    by_key = {cell.key: cell for cell in study.cells}
+    places = list(dict.fromkeys((by_key[cell.rates_of or cell.key], word) for cell, word in _places(study, setup)))
     known = () if setup.earlier is None else setup.earlier.trials
     earlier = {(t.cell, t.strategy, t.point, t.seed): t for t in known}
     trials: dict[tuple[Cell, str, Point, int], Trial] = {}
@@ -129,7 +134,9 @@ def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
     finalists = {place: points[: study.finalists] for place, points in best_first().items()}
     try_out(finalists, range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds))
     order = {(cell.key, word): i for i, (cell, word) in enumerate(places)}
-    return sorted(trials.values(), key=lambda t: (order[t.cell, t.strategy], t.choice, t.rate, t.seed))
+    others = [t for t in known if setup.cells and (t.cell, t.strategy) not in order]
+    mine = sorted(trials.values(), key=lambda t: (order[t.cell, t.strategy], t.choice, t.rate, t.seed))
+    return [*mine, *others]
 
 
 def _beyond(best_first: list[Point]) -> list[Point]:
