@@ -40,8 +40,8 @@ class Setup:
     workers: int = 1  # runs at a time
     more: tuple[str, ...] = ()  # changes to every setting, such as ``engine.device=cuda``
     earlier: StudyResults | None = field(default=None, repr=False)  # results that are not computed again
-    cells: tuple[str, ...] = ()  # keys of the cells to run; empty for all
     on: str = "here"  # or "ray"
+    cells: tuple[str, ...] = ()  # keys of the cells to run; empty for all
 
 
 class Watch(Protocol):
