@@ -121,7 +121,7 @@ def draw_regime(depth: Floats, misfit: Floats, curves: Curves, points: Curves, *
     right.annotate(f"stated: {stated:.0%}", (stated, 0.98), xycoords=("data", "axes fraction"), **beside)
     right.plot(best, least, "o", color=BLACK)
     right.annotate(f"{best:.0%}", (best, least), xytext=(8, 4), textcoords="offset points")
-    right.set(xlabel="mean depth at T_max = 2400", ylabel="misfit of the baselines", title="Which depth fits?")
+    right.set(xlabel="mean depth at the largest budget", ylabel="misfit of the baselines", title="Which depth fits?")
     right.set_ylim(bottom=0)
     for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0, decimals=0))

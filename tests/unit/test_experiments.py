@@ -431,17 +431,17 @@ def made_up_table(depth_at_largest, cells=(0.35, 0.5, 2 / 3, 5 / 6, 1.0, 1.3, 2.
 @pytest.mark.parametrize("depth", [0.36, 0.45, 0.6])
 def test_the_depth_of_a_made_up_paper_is_found(depth):
     outcome, paper = made_up_table(depth)
-    regime = fit_regime(outcome, paper)
+    regime = fit_regime(outcome, paper, 69.0)
     assert regime.best == pytest.approx(depth, abs=0.01)
     assert regime.misfit.min() < 0.01 < regime.at(regime.depth[-1])
-    assert depth_by_seed(outcome, paper) == pytest.approx([depth, depth], abs=0.01)
+    assert depth_by_seed(outcome, paper, 69.0) == pytest.approx([depth, depth], abs=0.01)
 
 
 def test_the_planned_methods_are_no_part_of_the_fit():
     outcome, paper = made_up_table(0.45)
-    best = fit_regime(outcome, paper).best
+    best = fit_regime(outcome, paper, 69.0).best
     boasting = {T: dict(row, **{"adel-paper": 99.0}) for T, row in paper.items()}
-    assert fit_regime(outcome, boasting).best == best
+    assert fit_regime(outcome, boasting, 69.0).best == best
 
 
 def test_a_claim_is_tested_only_where_the_oracle_trains():

@@ -134,9 +134,8 @@ def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:
     finalists = {place: points[: study.finalists] for place, points in best_first().items()}
     try_out(finalists, range(FIRST_TUNING_SEED + 1, FIRST_TUNING_SEED + study.tuning_seeds))
     order = {(cell.key, word): i for i, (cell, word) in enumerate(places)}
-    others = [t for t in known if setup.cells and (t.cell, t.strategy) not in order]
-    mine = sorted(trials.values(), key=lambda t: (order[t.cell, t.strategy], t.choice, t.rate, t.seed))
-    return [*mine, *others]
+    kept = [t for t in known if setup.cells and (t.cell, t.strategy) not in order]
+    return [*sorted(trials.values(), key=lambda t: (order[t.cell, t.strategy], t.choice, t.rate, t.seed)), *kept]
 
 
 def _beyond(best_first: list[Point]) -> list[Point]:

@@ -91,11 +91,11 @@ class Adel(ByPrecision):
             return Orders(T, self.problem.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
         samples, overhead = self._m[t] * P * (T - B) / T, self.problem.overhead[devices]
-        sizes = fitting_batch(samples, overhead, self.problem.local_iterations, self._least_batch)
+        fitting = fitting_batch(samples, overhead, self.problem.local_iterations, self._least_batch)
         takes_part = B < T
         if self._given:
             takes_part &= ~self.schedule.sits_out[self.problem.group[devices]]
-        return Orders(T, self.problem.within_data(np.where(takes_part, sizes, 0.0), devices), early=True)
+        return Orders(T, self.problem.within_data(np.where(takes_part, fitting, 0.0), devices), early=True)
 
     def absent(self, devices: Ints) -> Floats:
         """Return the estimated probability of absence; 0 without replanning."""
