@@ -26,7 +26,7 @@ from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell
 
 BASELINES = ("salf", "drop", "wait")
-CEILINGS = (66.0, 69.0, 75.0, 80.0)
+CEILINGS = (66.0, 69.0, 75.0, 80.0, 85.0)
 """Possible accuracies of the paper's oracle: its best numbers in Fig. 3 and in Table II, and larger ones."""
 
 Numbers = Mapping[int, Mapping[str, float]]
