@@ -4,6 +4,8 @@
 
 <!-- results: mnist-mlp -->                                final accuracies of a study: a row per cell
 <!-- claims: mnist-mlp -->                                 verdicts on the claims of a study
+<!-- verdicts: mnist-mlp table-2 -->                      claims of several studies: a row per claim
+<!-- again: table-2 -->                                   results with other seeds, in the folder first-seed-1000
 <!-- gains: map -->                                        points gained, by how often the first layer stays empty
 <!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
 <!-- goals: beyond-digits beyond-mnist -->                 in how many cells our goals are met
@@ -38,7 +40,8 @@ from studies.paper import map_gains
 from studies.regime import CEILINGS, depth_by_seed, fit_regime
 
 _MARKED = re.compile(
-    r"(<!-- (results|claims|gains|headline|goals|regime|winners|board): ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- (results|claims|verdicts|gains|headline|goals|regime|winners|board): ([^>]+) -->\n).*?(<!-- end -->)",
+    re.DOTALL,
 )
 
 
@@ -50,6 +53,10 @@ _FOLDED = {
 """Tables that are folded on a page, with the summary that is shown instead."""
 
 
+OTHER_SEEDS = "first-seed-1000"
+"""Folder of results with the seeds from 1000 on, in the folder of results."""
+
+
 def fill_page(text: str, results: Path) -> str:
     """Fill in the tables of a page from the files in a folder; a table without files stays as it is."""
 
@@ -59,6 +66,14 @@ def fill_page(text: str, results: Path) -> str:
         if not all((results / f"{name}.csv").is_file() for name in studies):
             return match[0]
         outcomes = {name: StudyResults.read(find_study(name), results / name) for name in studies}
+        if what == "again":
+            others = {name: results / OTHER_SEEDS / name for name in studies}
+            if not all(stem.with_name(f"{stem.name}.csv").is_file() for stem in others.values()):
+                return match[0]
+            repeated = {name: StudyResults.read(find_study(name), stem) for name, stem in others.items()}
+            return f"{begin}{again_table(outcomes, repeated)}{end}"
+        if what == "verdicts":
+            return f"{begin}{verdicts_table(names.split(), outcomes, results)}{end}"
         if what in ("headline", "goals"):
             several = {"headline": headline, "goals": goals_table}[what]
             return f"{begin}{several(names.split(), outcomes)}{end}"
@@ -136,17 +151,52 @@ def _with_notes(s: Final, *, slowest: bool) -> str:
 
 
 def claims_table(outcome: StudyResults) -> str:
-    """Return the claims of the paper and our results in each cell: a row per claim, or per budget that it names."""
-    cells = {cell.key: cell.title + (" (the paper's)" if cell.paper else "") for cell in outcome.study.cells}
-    if any(claim.cells for claim in outcome.study.claims):
-        rows = [["the paper", "paper", "ours", "verdict"]]
-        rows += [[v.claim, _claimed(v), _ours(v), v.verdict] for v in outcome.verdicts()]
-        return _markdown(rows)
+    """Return the claims of the paper and our results in each cell: a row per claim."""
+    cells = {cell.key: cell for cell in outcome.study.cells}
     by_claim: dict[tuple[str, str], dict[str, str]] = {}
     for v in outcome.verdicts():
-        by_claim.setdefault((v.claim, _claimed(v)), {})[v.cell] = f"{_ours(v)}: {v.verdict}"
-    rows = [["the paper", "paper", *cells.values()]]
-    rows += [[*claim, *(cell.get(key, "") for key in cells)] for claim, cell in by_claim.items()]
+        by_claim.setdefault((v.claim, _claimed(v)), {})[_column(cells[v.cell], outcome)] = f"{_ours(v)}: {v.verdict}"
+    columns = list(dict.fromkeys(_column(cell, outcome) for cell in cells.values()))
+    shown = [column for column in columns if any(column in row for row in by_claim.values())]
+    rows = [["the paper", "paper", *shown]]
+    rows += [[*claim, *(row.get(column, "") for column in shown)] for claim, row in by_claim.items()]
+    return _markdown(rows)
+
+
+def _column(cell: Cell, outcome: StudyResults) -> str:
+    """Return the heading of a cell's verdicts; budgets share one if the claims name them."""
+    if cell.regime and any(claim.cells for claim in outcome.study.claims):
+        return f"{cell.regime} regime"
+    return cell.title + (f" ({cell.regime})" if cell.regime and cell.regime not in cell.title else "")
+
+
+def verdicts_table(names: list[str], outcomes: dict[str, StudyResults], results: Path) -> str:
+    """Return a row per claim of several studies: the paper's number, ours in both regimes with verdicts, the cost."""
+    rows = [["figure", "claim", "the paper", "stated regime", "inferred regime", "command and core-minutes"]]
+    for name in names:
+        outcome = outcomes[name]
+        regimes = {cell.key: cell.regime for cell in outcome.study.cells}
+        by_claim: dict[tuple[str, str], dict[str, str]] = {}
+        for v in outcome.verdicts():
+            by_claim.setdefault((v.claim, _claimed(v)), {})[regimes[v.cell]] = f"{_ours(v)}: {v.verdict}"
+        for claim, found in by_claim.items():
+            if found.keys() & {"stated", "inferred"}:
+                ours = (found.get(regime, "") for regime in ("stated", "inferred"))
+                rows.append([outcome.study.source, *claim, *ours, _cost(name, results).strip().rstrip(".")])
+    return _markdown(rows)
+
+
+def again_table(first: dict[str, StudyResults], again: dict[str, StudyResults]) -> str:
+    """Return final accuracies with our seeds and with others, and how many standard errors they differ by."""
+    rows = [["study", "setting", "strategy", "seeds from 0", "seeds from 1000", "difference / its standard error"]]
+    for name, outcome in again.items():
+        for cell in outcome.study.cells:
+            for word in outcome.study.strategies_of(cell):
+                if outcome.study.home(cell, word) is cell and outcome.of(cell, word):
+                    ours, theirs = first[name].summary(cell, word), outcome.summary(cell, word)
+                    ratio = (theirs.mean - ours.mean) / math.hypot(ours.error, theirs.error)
+                    means = (plus_minus(s.mean, s.error) for s in (ours, theirs))
+                    rows.append([name, cell.title, ours.label, *means, f"{ratio:+.1f}"])
     return _markdown(rows)
 
 

@@ -18,6 +18,10 @@ SALF_OVER_ALL = "salf[average_over=all]"
 ALL_METHODS = ("adel-paper", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle")
 
 
+_REGIMES = {0.5: "stated", 0.15: "inferred"}
+"""Regimes of Fig. 2 by depth. The text has no accuracy of a baseline, but says that Drop-Stragglers stalls."""
+
+
 def _mnist_cells(depths: tuple[float, ...], rates: tuple[str, ...], slow_rounds: int) -> tuple[Cell, ...]:
     """Return cells with 100 rounds, as in the released code, or with more rounds and a slower decay of the rate."""
     inverse, tau = "learning_rate.schedule=inverse", slow_rounds // 5
@@ -31,7 +35,7 @@ def _mnist_cells(depths: tuple[float, ...], rates: tuple[str, ...], slow_rounds:
             f"depth{100 * depth:.0f}-{rate}",
             f"{depth:.0%} depth, {known[rate][0]}",
             (f"training.depth={depth}", *known[rate][1]),
-            paper=depth == 0.5 and rate == "paper",
+            regime=_REGIMES.get(depth, "") if rate == "paper" else "",
         )
         for depth, rate in product(depths, rates)
     )

@@ -194,6 +194,20 @@ def test_what_is_finished_is_not_run_again(tiny):
     assert {f: (f / "result.json").stat().st_mtime_ns for f in before} == before
 
 
+def test_one_cell_is_run_with_what_it_takes_from_other_cells_and_the_rows_of_other_cells_stay(tmp_path):
+    calm, starved = SMALL.cells
+    study = replace(SMALL, cells=(calm, replace(starved, rates_of="calm", oracle_of="calm")), claims=())
+    watch = Silent()
+    first = conduct(study, Setup(tmp_path, seeds=1, cells=("starved",)), watch)
+    places = {("starved", "adel-paper"), ("starved", "salf"), ("calm", "oracle")}
+    assert {(run.cell, run.strategy) for run in first.runs} == places
+    assert {(t.cell, t.strategy) for t in first.trials} == {("calm", strategy) for strategy in study.strategies}
+    more = conduct(study, Setup(tmp_path, seeds=2, cells=("calm",), earlier=first), Silent())
+    assert {run for run in first.runs if run.cell == "starved"} <= set(more.runs)
+    assert {(run.cell, run.strategy) for run in more.runs} == places | {("calm", s) for s in study.strategies}
+    assert set(more.trials) == set(first.trials)
+
+
 def test_a_run_that_breaks_down_counts_as_guessing_and_loses_the_choice(tmp_path):
     # A weight decay of 50 times a step of 1 overshoots ever further.
     broken = replace(
@@ -272,6 +286,21 @@ def test_results_survive_a_file(tiny, tmp_path):
     assert claims_table(outcome) == claims_table(again)
 
 
+def test_a_claim_has_one_row_with_both_regimes_beside_each_other():
+    calm, starved = TINY.cells
+    cells = (replace(calm, regime="stated"), replace(starved, regime="inferred"))
+    study = replace(TINY, cells=cells, claims=(replace(TINY.claims[0], cells=("calm", "starved")),), falling=False)
+    gain = {"calm": 0.0, "starved": 0.3}
+    outcome = outcome_of(
+        study, lambda cell, name, seed: 0.5 + 0.001 * seed + gain[cell] * (name == "adel-paper") - 0.0005 * seed
+    )
+    heading, _, row, *others = claims_table(outcome).splitlines()
+    assert heading == "| the paper | paper | stated regime | inferred regime |"
+    assert others == []
+    assert row.index("+0.0") < row.index("+30.0")
+    assert row.endswith(": holds |")
+
+
 def test_a_page_keeps_what_has_no_results(tmp_path):
     page = "Text.\n<!-- results: nowhere-at-all -->\nold\n<!-- end -->\nMore.\n"
     assert fill_page(page, tmp_path) == page
@@ -308,6 +337,9 @@ def test_a_study_of_the_users_own_is_named_by_its_import_path(tmp_path, monkeypa
     assert done.code == 0
     assert "adel ends above salf" in done.out
     assert (tmp_path / "results" / "own-study.png").stat().st_size > 0
+    done = typed("reproduce", "examples.own_study:STUDY", "--cell", "elsewhere")
+    assert done.code == 2
+    assert "--cell elsewhere: not in own-study; choose from" in done.err
     done = typed("reproduce", "json:loads")
     assert done.code == 2
     assert "must be an adelfl.experiments.study.Study" in done.err

@@ -28,7 +28,7 @@ class Cell:
     key: str  # name in files
     title: str  # name in reports
     changes: tuple[str, ...]  # ``section.key=value`` pairs in addition to the study's own
-    paper: bool = False  # whether the setting is one of the paper's
+    regime: str = ""  # "stated" for a setting that the paper states, "inferred" for one inferred from its results
     rates_of: str = ""  # key of a similar cell whose learning rates are used; empty if the cell chooses its own
     strategies: tuple[str, ...] | None = None  # None for all of the study's
     seeds: int | None = None  # None for the study's
