@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from matplotlib.figure import Figure
 
 from adelfl.experiments.results import StudyResults
 from adelfl.experiments.study import Cell, Claim, Study
-from studies.figures import draw_regime
+from adelfl.report.studies import draw_study
+from studies.beyond import STUDIES
+from studies.figures import draw_budgets, draw_regime
 from studies.regime import LEAST_CELLS, complete_cells, fit_regime
 
 _BASELINES = ("salf", "drop", "wait")
@@ -17,6 +20,9 @@ _STATED = ("adel-paper", "adel", *_BASELINES)
 """Strategies that run at the stated depth, where simulation is slow and the strategies hardly differ."""
 
 _STRATEGIES = ("adel-paper", "adel", "salf", "salf[average_over=all]", "heterofl", "drop", "wait", "oracle")
+
+_HEADLINE = ("wait", "drop", "salf", "heterofl", "adel-paper", "adel", "oracle")
+"""Strategies in README's figure."""
 
 STATED = 0.85
 """Mean depth that section IV states for CIFAR-10."""
@@ -126,6 +132,42 @@ def _regime_picture(outcome: StudyResults, _: Path) -> dict[str, Figure]:
     return {f"{study.name}-regime.png": drawn}
 
 
+def _budgets_picture(outcome: StudyResults, results: Path) -> dict[str, Figure]:
+    """Draw the accuracy of each strategy against the budget beside the paper's, and the misfit against the depth."""
+    cells = [cell for cell in outcome.study.cells if cell.regime == "inferred"]
+    seconds = {cell.key: int(cell.key[1:]) for cell in cells}
+    ours = {
+        word: [
+            (seconds[cell.key], final.mean, final.error)
+            for cell in sorted(cells, key=lambda cell: seconds[cell.key])
+            if not math.isnan((final := outcome.summary(cell, word)).mean)
+        ]
+        for word in _STRATEGIES[:-1]
+        if any(outcome.of(cell, word) for cell in cells)
+    }
+    oracle = outcome.summary(cells[0], "oracle").mean
+    return {"table-2.png": draw_budgets(ours, TABLE_2, oracle), **_regime_picture(outcome, results)}
+
+
+def _fig_3_pictures(outcome: StudyResults, results: Path) -> dict[str, Figure]:
+    """Draw the misfit against the depth and, if their results are there, MNIST, Table II and Fig. 3 side by side."""
+    places = (
+        (STUDIES["beyond-mnist"], "depth15-iid-constant", "MNIST, MLP, 15% depth"),
+        (table_2("cpu"), "T1200", "CIFAR-10, VGG11, IID"),
+        (outcome.study, "inferred", "CIFAR-10, VGG11, Dirichlet 0.5"),
+    )
+    if not all((results / f"{study.name}.csv").is_file() for study, _, _ in places):
+        return _regime_picture(outcome, results)
+    panels = []
+    for study, key, title in places:
+        known = StudyResults.read(study, results / study.name)
+        by_cell = dict(zip([cell.key for cell in study.cells], known.contenders(), strict=True))
+        shown = {c.name: c for c in by_cell[key][1]}
+        panels.append((title, [shown[name] for name in _HEADLINE if name in shown]))
+    headline = draw_study(panels, "Test accuracy against time", deadlines=False)
+    return {"headline.png": headline, **_regime_picture(outcome, results)}
+
+
 def deep(name: str, scale: str) -> Study:
     """Return the study of Fig. 3 for vgg11 or vgg13."""
     changes, rounds = _setting(name, scale, "dirichlet")
@@ -169,7 +211,7 @@ def deep(name: str, scale: str) -> Study:
         seeds=3 if name == "vgg11" else _few_seeds(scale),
         tuning=_tuning(scale, rounds),
         falling=True,
-        pictures=_regime_picture if name == "vgg11" else None,
+        pictures=_fig_3_pictures if name == "vgg11" else None,
     )
 
 
@@ -247,8 +289,8 @@ def table_2(scale: str) -> Study:
         claims=(*_table_2_claims("T", *TABLE_2), *_table_2_claims("stated", 1200, 2400)),
         seeds=3,
         tuning=_tuning(scale, rounds),
-        drawing="dots",
-        pictures=_regime_picture,
+        drawing=None,
+        pictures=_budgets_picture,
     )
 
 
@@ -263,5 +305,6 @@ def table_2_batch_16(scale: str) -> Study:
         cells=tuple(replace(cell, seeds=None) for cell in table.cells[:1]),
         claims=_table_2_claims("T", 1200),
         seeds=2,
+        drawing="curves",
         pictures=None,
     )

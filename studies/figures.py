@@ -100,6 +100,34 @@ def draw_board(
 
 
 @matplotlib.rc_context(RC)
+def draw_budgets(
+    ours: Mapping[str, Sequence[tuple[int, float, float]]], paper: Mapping[int, Mapping[str, float]], oracle: float
+) -> Figure:
+    """Draw final accuracy against the budget, ours beside the paper's.
+
+    ``ours`` has (budget, mean, standard error) by strategy, and ``paper`` a mean by budget and strategy, in percent.
+    """
+    fig = figure(9.0, 3.9)
+    left, right = fig.subplots(1, 2, sharey=True)
+    for name, points in ours.items():
+        seconds, mean, error = zip(*points, strict=True)
+        left.errorbar(
+            seconds, mean, np.nan_to_num(error), color=STRATEGY_COLOURS[name], marker="o", capsize=2, label=name
+        )
+        if name in next(iter(paper.values())):
+            right.plot(list(paper), [row[name] for row in paper.values()], "D-", color=STRATEGY_COLOURS[name])
+    left.axhline(oracle, color=GREY, linestyle="--", linewidth=1.3, label="oracle")
+    left.set(title="ours", ylabel="final test accuracy", ylim=(0, None))
+    right.set(title="the paper (Table II)")
+    for ax in (left, right):
+        ax.set_xlabel("T_max")
+        ax.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    right.set_xlim(left.get_xlim())
+    fig.legend(*left.get_legend_handles_labels(), ncols=4, loc="outside lower center", fontsize=8)
+    return fig
+
+
+@matplotlib.rc_context(RC)
 def draw_regime(depth: Floats, misfit: Floats, curves: Curves, points: Curves, *, stated: float, title: str) -> Figure:
     """Draw accuracy relative to the oracle against depth, beside the misfit of the baselines to the paper's numbers.
 

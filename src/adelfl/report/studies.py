@@ -46,7 +46,8 @@ def draw_study(cells: list[tuple[str, list[Contender]]], title: str, *, deadline
         ax.set_axis_off()
     fig.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=min(4, len(lines)))
     between = "   " if columns > 2 else "\n"
-    fig.suptitle(f"{title}{between}{about_seeds(cells[0][1])}", fontsize=10.5, x=0.01, ha="left")
+    everyone = [c for _, contenders in cells for c in contenders]
+    fig.suptitle(f"{title}{between}{about_seeds(everyone)}", fontsize=10.5, x=0.01, ha="left")
     return fig
 
 
