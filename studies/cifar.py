@@ -84,11 +84,6 @@ def _tuning(scale: str, rounds: int, rate: tuple[str, ...] | None = None) -> tup
     return (*short, "training.evaluations=4", "data.test_samples=2000")
 
 
-def _few_seeds(scale: str) -> int:
-    """Return the number of seeds of VGG13 and of Fig. 4, whose runs take longest."""
-    return 2 if scale == "cpu" else 3
-
-
 def _at_depth(depth: float, rate: tuple[str, ...], share: float = 1.0) -> tuple[str, ...]:
     return (f"training.depth={depth}", f"training.budget_share={share:.9g}", *rate)
 
@@ -208,7 +203,7 @@ def deep(name: str, scale: str) -> Study:
             )
             for text, worse, gain in versus
         ),
-        seeds=3 if name == "vgg11" else _few_seeds(scale),
+        seeds=3,
         tuning=_tuning(scale, rounds),
         falling=True,
         pictures=_fig_3_pictures if name == "vgg11" else None,
@@ -228,7 +223,7 @@ def robust(name: str, scale: str) -> Study:
         cells=_regimes(_falling(rounds) if rate is None else rate, ("adel-paper", *_BASELINES)),
         strategies=_STRATEGIES,
         claims=tuple(Claim(sentence, "adel-paper", worse, reported=66.0) for worse in _BASELINES),
-        seeds=_few_seeds(scale),
+        seeds=3,
         tuning=_tuning(scale, rounds, rate),
     )
 
