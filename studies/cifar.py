@@ -101,6 +101,7 @@ def _regimes(rate: tuple[str, ...], stated: tuple[str, ...], tuned: str = "") ->
             _at_depth(INFERRED, rate),
             regime="inferred",
             rates_of=tuned,
+            seeds=5 if tuned else None,
             oracle_of=tuned,
         ),
         Cell(

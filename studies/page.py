@@ -211,27 +211,22 @@ def _ours(v: Verdict) -> str:
 
 
 def regime_table(outcome: StudyResults) -> str:
-    """Return the inferred depth and the misfits, for possible accuracies of the paper's oracle, and a comparison."""
+    """Return the inferred depth, the misfits and ADEL-FL's accuracy, for possible accuracies of the paper's oracle."""
     paper, highest = REPORTED[outcome.study.name]
-    rows = [["the paper's oracle, %", "best depth", "misfit there", f"misfit at {STATED:.0%}"]]
+    ours, theirs = "ADEL-FL, share of the oracle's accuracy: ours", "the paper's"
+    rows = [["the paper's oracle, %", "best depth", "misfit there", f"misfit at {STATED:.0%}", ours, theirs]]
     for ceiling in sorted({highest, *CEILINGS}):
         regime = fit_regime(outcome, paper, ceiling)
-        rows.append([f"{ceiling:g}", f"{regime.best:.0%}", f"{regime.misfit.min():.3f}", f"{regime.at(STATED):.3f}"])
+        misfits = f"{regime.misfit.min():.2f}", f"{regime.at(STATED):.2f}"
+        rows.append([f"{ceiling:g}", f"{regime.best:.0%}", *misfits, *map(_shares, regime.compared["adel-paper"])])
     each = depth_by_seed(outcome, paper, highest)
-    note = f"\nOne seed at a time: {', '.join(f'{depth:.0%}' for depth in each)} (oracle {highest:g}).\n\n"
-    return _markdown(rows) + note + _compared(outcome)
+    budgets = f" ADEL-FL at T_max = {', '.join(map(str, sorted(paper)))}." if len(paper) > 1 else ""
+    seeds = ", ".join(f"{depth:.0%}" for depth in each)
+    return _markdown(rows) + f"\nBest depth for one seed at a time: {seeds} (oracle {highest:g}).{budgets}\n"
 
 
-def _compared(outcome: StudyResults) -> str:
-    """Return accuracies relative to the oracle at the best depth beside the paper's: a row per budget."""
-    paper, highest = REPORTED[outcome.study.name]
-    compared = fit_regime(outcome, paper, highest).compared
-    names = {"adel-paper": "ADEL-FL (not fitted)", "salf": "SALF", "drop": "dropping", "wait": "FedAvg"}
-    rows = [["budget", *(f"{names[word]}: ours, the paper" for word in compared)]]
-    for i, seconds in enumerate(sorted(paper)):
-        pairs = (f"{ours[i]:.0%}, {theirs[i]:.0%}" for ours, theirs in compared.values())
-        rows.append([f"T_max = {seconds}" if len(paper) > 1 else outcome.study.source, *pairs])
-    return _markdown(rows) + f"\nShares of the oracle's accuracy ({highest:g} % for the paper), at the best depth.\n"
+def _shares(values: NDArray[np.float64]) -> str:
+    return ", ".join("–" if math.isnan(value) else f"{value:.0%}" for value in values)
 
 
 LEAST_GAP = 5.0
