@@ -102,6 +102,14 @@ def test_without_lag_devices_take_one_step_a_round():
     assert with_local_work(problem_of(0.0)).local_iterations == 1
 
 
+def test_a_round_has_time_for_the_fixed_cost_of_a_step_and_for_enough_samples():
+    for overhead in (0.0, 5.0, 20.0):
+        problem = replace(problem_of(0.001), fleet=Fleet.of(np.full(10, P), 0.001, overhead=overhead))
+        seconds = problem.budget / with_local_work(problem).rounds - 0.001
+        samples = P * seconds / (L * SPARE) - overhead
+        assert 4 * S <= 10 * samples * (1 + 1e-6) <= 4.5 * S
+
+
 def test_what_is_given_is_kept():
     problem = problem_of(4.0)
     assert with_local_work(problem, rounds=7).rounds == 7

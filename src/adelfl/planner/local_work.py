@@ -9,7 +9,7 @@ W is the worth of all rounds, in steps of the whole fleet. G_u is the part of de
 shows. h is the share of a device's work that is its own, rather than common to all: h = b ζ²/σ² / (1 + b ζ²/σ²) from
 gradients at the initial weights, and at least the share that updates show (:func:`drift`). In the middle of a run, both
 sums begin with the rounds so far. A step of all devices has at least 4 S samples (S η_1/0.075 at larger
-rates than 0.3), or half of one batch each.
+rates than 0.3), or half of one batch each. In the time of less than one step, a device takes a smaller batch.
 """
 
 from __future__ import annotations
@@ -108,11 +108,22 @@ def with_local_work(
 
 def _steps(problem: Problem, seconds: Floats | float) -> Floats:
     """E_u of each group in rounds of some length, shape (..., groups)."""
-    fleet, S = problem.fleet, problem.batch
-    held = S if fleet.samples is None else np.minimum(S, fleet.samples)
-    cost = (held + fleet.overhead_of()) * problem.layers * SPARE
+    fleet = problem.fleet
+    cost = (_largest_batch(problem) + fleet.overhead_of()) * problem.layers * SPARE
     left = np.maximum(np.asarray(seconds, dtype=np.float64)[..., None] - fleet.upload, 0.0)
     return fleet.compute * left / cost
+
+
+def _largest_batch(problem: Problem) -> Floats | int:
+    """Return S, or what a device holds if that is less."""
+    held = problem.fleet.samples
+    return problem.batch if held is None else np.minimum(problem.batch, held)
+
+
+def _batch_share(problem: Problem, E: Floats) -> Floats:
+    """Return the batch of a single step relative to the largest one, in the time of ``E`` steps with that."""
+    fixed = problem.fleet.overhead_of() / _largest_batch(problem)
+    return np.clip(E * (1.0 + fixed) - fixed, 0.0, 1.0)
 
 
 def _best_rounds(problem: Problem, steps: int | None, W_1: float, h: float, done: WorkDone) -> int:
@@ -120,7 +131,7 @@ def _best_rounds(problem: Problem, steps: int | None, W_1: float, h: float, done
     E = _steps(problem, problem.budget / R)
     n = problem.fleet.count * (1.0 if problem.cohort is None else problem.cohort / problem.devices)
     least = min(least_batches(float(problem.eta[0])), 0.5 * float(n.sum()))
-    enough = np.minimum(E, 1.0) @ n >= least
+    enough = _batch_share(problem, E) @ n >= least
     if not enough.any():
         raise InfeasibleBudgetError(
             f"no number of rounds fits into {problem.budget:.4g} s: even in one round, all devices together finish "
@@ -141,7 +152,7 @@ def gains(problem: Problem, h: float, done: WorkDone) -> bool:
 def _log_error(problem: Problem, R: Ints, steps: int | None, W_1: float, h: float, done: WorkDone) -> Floats:
     """Return the logarithm of the objective for several numbers of rounds."""
     E = _steps(problem, problem.budget / np.maximum(R, 1))
-    E = np.where(E > 0, np.maximum(E, 1.0), 0.0)
+    E = np.where(_batch_share(problem, E) > 0, np.maximum(E, 1.0), 0.0)
     if steps is not None:
         E = np.minimum(E, steps)
     g = _worth(E, W_1, h)
