@@ -53,6 +53,9 @@ _FOLDED = {
 """Tables that are folded on a page, with the summary that is shown instead."""
 
 
+PARTIAL = "partial"
+"""Folder of the results of studies that are not finished, in the folder of results."""
+
 OTHER_SEEDS = "first-seed-1000"
 """Folder of results with the seeds from 1000 on, in the folder of results."""
 
@@ -63,35 +66,43 @@ def fill_page(text: str, results: Path) -> str:
     def table(match: re.Match[str]) -> str:
         begin, what, names, end = match.groups()
         studies = {word.partition("/")[0] for word in names.split()}
-        if not all((results / f"{name}.csv").is_file() for name in studies):
+        homes = {name: home for name in studies if (home := _home(name, results)) is not None}
+        if len(homes) < len(studies):
             return match[0]
-        outcomes = {name: StudyResults.read(find_study(name), results / name) for name in studies}
+        outcomes = {name: StudyResults.read(find_study(name), home / name) for name, home in homes.items()}
         if what == "again":
-            others = {name: results / OTHER_SEEDS / name for name in studies}
+            others = {name: home / OTHER_SEEDS / name for name, home in homes.items()}
             if not all(stem.with_name(f"{stem.name}.csv").is_file() for stem in others.values()):
                 return match[0]
             repeated = {name: StudyResults.read(find_study(name), stem) for name, stem in others.items()}
             return f"{begin}{again_table(outcomes, repeated)}{end}"
         if what == "verdicts":
-            return f"{begin}{verdicts_table(names.split(), outcomes, results)}{end}"
+            return f"{begin}{verdicts_table(names.split(), outcomes, homes)}{end}"
         if what in ("headline", "goals"):
             several = {"headline": headline, "goals": goals_table}[what]
             return f"{begin}{several(names.split(), outcomes)}{end}"
-        (outcome,) = outcomes.values()
+        ((outcome, home),) = zip(outcomes.values(), homes.values(), strict=True)
+        pictures = results.name if home == results else f"{results.name}/{PARTIAL}"
         tables = {"claims": claims_table, "gains": gains_table, "results": results_table}
         tables |= {"regime": regime_table, "winners": winners_table, "board": board_table}
         content = tables[what](outcome)
         if what not in ("claims", "regime", "winners"):
-            content += _cost(names, results)
+            content += _cost(names, home)
         if what in _FOLDED:
             content = f'<details markdown="1">\n<summary>{_FOLDED[what]}</summary>\n\n{content}\n</details>\n'
         if what == "results":
-            content = f"![{outcome.study.title}]({results.name}/{names}.png)\n\n{content}"
+            note = "" if home == results else "*This study is not finished; these are the runs so far.*\n\n"
+            content = f"{note}![{outcome.study.title}]({pictures}/{names}.png)\n\n{content}"
         if what == "regime":
-            content = f"![Baselines against depth]({results.name}/{names}-regime.png)\n\n{content}"
+            content = f"![Baselines against depth]({pictures}/{names}-regime.png)\n\n{content}"
         return f"{begin}{content}{end}"
 
     return _MARKED.sub(table, text)
+
+
+def _home(name: str, results: Path) -> Path | None:
+    """Return the folder with the results of a study, finished or not; None if there are none."""
+    return next((f for f in (results, results / PARTIAL) if (f / f"{name}.csv").is_file()), None)
 
 
 def _cost(name: str, results: Path) -> str:
@@ -170,7 +181,7 @@ def _column(cell: Cell, outcome: StudyResults) -> str:
     return cell.title + (f" ({cell.regime})" if cell.regime and cell.regime not in cell.title else "")
 
 
-def verdicts_table(names: list[str], outcomes: dict[str, StudyResults], results: Path) -> str:
+def verdicts_table(names: list[str], outcomes: dict[str, StudyResults], homes: dict[str, Path]) -> str:
     """Return a row per claim of several studies: the paper's number, ours in both regimes with verdicts, the cost."""
     rows = [["figure", "claim", "the paper", "stated regime", "inferred regime", "command and core-minutes"]]
     for name in names:
@@ -182,7 +193,7 @@ def verdicts_table(names: list[str], outcomes: dict[str, StudyResults], results:
         for claim, found in by_claim.items():
             if found.keys() & {"stated", "inferred"}:
                 ours = (found.get(regime, "") for regime in ("stated", "inferred"))
-                rows.append([outcome.study.source, *claim, *ours, _cost(name, results).strip().rstrip(".")])
+                rows.append([outcome.study.source, *claim, *ours, _cost(name, homes[name]).strip().rstrip(".")])
     return _markdown(rows)
 
 
