@@ -44,6 +44,16 @@ def test_pictures_are_there_and_small(name):
     assert sum(path.stat().st_size for path in RESULTS.glob(f"{name}*")) < 2_000_000
 
 
+def test_a_page_shows_the_runs_so_far_of_a_study_that_is_not_finished(tmp_path):
+    partial = tmp_path / "results" / "partial"
+    partial.mkdir(parents=True)
+    for path in RESULTS.glob("beyond-cifar*"):
+        shutil.copy(path, partial)
+    page = fill_page("<!-- results: beyond-cifar -->\n<!-- end -->\n", tmp_path / "results")
+    assert "*This study is not finished; these are the runs so far.*" in page
+    assert "(results/partial/beyond-cifar.png)" in page
+
+
 def test_a_summary_of_stored_rows_keeps_their_computing_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in RESULTS.glob("beyond-cifar*"):
