@@ -190,10 +190,11 @@ def verdicts_table(names: list[str], outcomes: dict[str, StudyResults], homes: d
         by_claim: dict[tuple[str, str], dict[str, str]] = {}
         for v in outcome.verdicts():
             by_claim.setdefault((v.claim, _claimed(v)), {})[regimes[v.cell]] = f"{_ours(v)}: {v.verdict}"
+        first = [outcome.study.source, _cost(name, homes[name]).strip().rstrip(".")]
         for claim, found in by_claim.items():
             if found.keys() & {"stated", "inferred"}:
-                ours = (found.get(regime, "") for regime in ("stated", "inferred"))
-                rows.append([outcome.study.source, *claim, *ours, _cost(name, homes[name]).strip().rstrip(".")])
+                rows.append([first[0], *claim, found.get("stated", ""), found.get("inferred", ""), first[1]])
+                first = ["", ""]
     return _markdown(rows)
 
 
