@@ -164,10 +164,10 @@ def print_study(
         tenths = [] if all(math.isnan(row[6]) for row in rows) else ["slowest tenth"]
         table = _table("final", *tenths, "learning rate", "broke down", first=cell)
         table.columns[0].min_width = 40
-        for label, mean, error, rate, broke, _, slowest in sorted(rows, key=lambda row: -row[1]):
-            final = "–" if math.isnan(mean) else plus_minus(mean, error, "%")
+        known = [row for row in rows if not math.isnan(row[1])]  # not every strategy runs in every cell
+        for label, mean, error, rate, broke, _, slowest in sorted(known, key=lambda row: -row[1]):
             tenth = "" if math.isnan(slowest) else f"{slowest:.1f}%"
-            table.add_row(escape(label), final, *[tenth for _ in tenths], f"{rate:g}", f"{broke or ''}")
+            table.add_row(escape(label), plus_minus(mean, error, "%"), *[tenth for _ in tenths], f"{rate:g}", f"{broke or ''}")
         _print_whole(table, console)
     for claim in claims:
         spread = "" if claim["se"] is None else f" ± {claim['se']:.1f}"
