@@ -5,7 +5,6 @@
 <!-- results: mnist-mlp -->                                final accuracies of a study: a row per cell
 <!-- claims: mnist-mlp -->                                 verdicts on the claims of a study
 <!-- verdicts: mnist-mlp table-2 -->                      claims of several studies: a row per claim
-<!-- again: table-2 -->                                   results with other seeds, in the folder first-seed-1000
 <!-- gains: map -->                                        points gained, by how often the first layer stays empty
 <!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
 <!-- goals: beyond-digits beyond-mnist -->                 in how many cells our goals are met
@@ -56,9 +55,6 @@ _FOLDED = {
 PARTIAL = "partial"
 """Folder of the results of studies that are not finished, in the folder of results."""
 
-OTHER_SEEDS = "first-seed-1000"
-"""Folder of results with the seeds from 1000 on, in the folder of results."""
-
 
 def fill_page(text: str, results: Path) -> str:
     """Fill in the tables of a page from the files in a folder; a table without files stays as it is."""
@@ -70,12 +66,6 @@ def fill_page(text: str, results: Path) -> str:
         if len(homes) < len(studies):
             return match[0]
         outcomes = {name: StudyResults.read(find_study(name), home / name) for name, home in homes.items()}
-        if what == "again":
-            others = {name: home / OTHER_SEEDS / name for name, home in homes.items()}
-            if not all(stem.with_name(f"{stem.name}.csv").is_file() for stem in others.values()):
-                return match[0]
-            repeated = {name: StudyResults.read(find_study(name), stem) for name, stem in others.items()}
-            return f"{begin}{again_table(outcomes, repeated)}{end}"
         if what == "verdicts":
             return f"{begin}{verdicts_table(names.split(), outcomes, homes)}{end}"
         if what in ("headline", "goals"):
@@ -198,20 +188,6 @@ def verdicts_table(names: list[str], outcomes: dict[str, StudyResults], homes: d
     return _markdown(rows)
 
 
-def again_table(first: dict[str, StudyResults], again: dict[str, StudyResults]) -> str:
-    """Return final accuracies with our seeds and with others, and how many standard errors they differ by."""
-    rows = [["study", "setting", "strategy", "seeds from 0", "seeds from 1000", "difference / its standard error"]]
-    for name, outcome in again.items():
-        for cell in outcome.study.cells:
-            for word in outcome.study.strategies_of(cell):
-                if outcome.study.home(cell, word) is cell and outcome.of(cell, word):
-                    ours, theirs = first[name].summary(cell, word), outcome.summary(cell, word)
-                    ratio = (theirs.mean - ours.mean) / math.hypot(ours.error, theirs.error)
-                    means = (plus_minus(s.mean, s.error) for s in (ours, theirs))
-                    rows.append([name, cell.title, ours.label, *means, f"{ratio:+.1f}"])
-    return _markdown(rows)
-
-
 def _claimed(v: Verdict) -> str:
     return "" if v.paper is None else f"{v.paper:+g}"
 
@@ -227,7 +203,7 @@ def regime_table(outcome: StudyResults) -> str:
     paper, highest = REPORTED[outcome.study.name]
     ours, theirs = "ADEL-FL, share of the oracle's accuracy: ours", "the paper's"
     rows = [["the paper's oracle, %", "best depth", "misfit there", f"misfit at {STATED:.0%}", ours, theirs]]
-    for ceiling in sorted({highest, *CEILINGS}):
+    for ceiling in (highest, *(c for c in CEILINGS if c > highest)):
         regime = fit_regime(outcome, paper, ceiling)
         misfits = f"{regime.misfit.min():.2f}", f"{regime.at(STATED):.2f}"
         rows.append([f"{ceiling:g}", f"{regime.best:.0%}", *misfits, *map(_shares, regime.compared["adel-paper"])])

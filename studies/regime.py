@@ -14,6 +14,7 @@ influence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ def fit_regime(outcome: StudyResults, paper: Numbers, ceiling: float, seeds: fro
     depth = PchipInterpolator(x, np.array([_mean(outcome, c, "salf", "depth", seeds) for c in cells])[order])
     largest = max(paper)
     steps = np.log(np.array(sorted(paper)) / largest)
-    known = {name: _curve(outcome, cells, name, seeds) for name in paper[largest] if _ran(outcome, name, seeds)}
+    known = {name: curve for name in paper[largest] if (curve := _curve(outcome, cells, name, seeds))[0].size > 1}
     target = {name: np.array([paper[T][name] for T in sorted(paper)]) / ceiling for name in known}
     # All budgets of a candidate lie between the cells.
     candidates = np.linspace(x[0] - steps[0], x[-1], _CANDIDATES)
@@ -93,18 +94,24 @@ def fit_regime(outcome: StudyResults, paper: Numbers, ceiling: float, seeds: fro
 
 
 def _curve(outcome: StudyResults, cells: list[Cell], name: str, seeds: frozenset[int] | None) -> tuple[Floats, Floats]:
-    """Return log seconds of a round, and accuracy relative to the oracle, in the cells that a strategy was run in."""
-    ran = [cell for cell in cells if _mean(outcome, cell, name, "final", seeds) is not None]
-    x = np.log(np.array([_mean(outcome, cell, "salf", "first_deadline", seeds) for cell in ran], dtype=float))
-    accuracy, oracle = (np.array([_mean(outcome, c, word, "final", seeds) for c in ran]) for word in (name, "oracle"))
+    """Return log seconds of a round, and accuracy relative to the oracle, in the cells that a strategy was run in.
+
+    The means are over the seeds that both have.
+    """
+    x, relative = list[float](), list[float]()
+    for cell in cells:
+        both = frozenset.intersection(*(_seeds(outcome, cell, word, seeds) for word in (name, "oracle")))
+        accuracy, oracle = (_mean(outcome, cell, word, "final", both) for word in (name, "oracle"))
+        seconds = _mean(outcome, cell, "salf", "first_deadline", seeds)
+        if accuracy is not None and oracle is not None and seconds is not None:
+            x.append(math.log(seconds))
+            relative.append(accuracy / oracle)
     order = np.argsort(x)
-    return x[order], (accuracy / oracle)[order]
+    return np.array(x)[order], np.array(relative)[order]
 
 
-def _ran(outcome: StudyResults, name: str, seeds: frozenset[int] | None) -> bool:
-    """Return whether a strategy was run in two cells at least, between which its accuracy can be interpolated."""
-    cells = outcome.study.cells
-    return sum(_mean(outcome, cell, name, "final", seeds) is not None for cell in cells) > 1
+def _seeds(outcome: StudyResults, cell: Cell, name: str, seeds: frozenset[int] | None) -> frozenset[int]:
+    return frozenset(run.seed for run in outcome.of(cell, name) if seeds is None or run.seed in seeds)
 
 
 def _baselines(paper: Numbers) -> list[str]:

@@ -202,10 +202,22 @@ def test_one_cell_is_run_with_what_it_takes_from_other_cells_and_the_rows_of_oth
     places = {("starved", "adel-paper"), ("starved", "salf"), ("calm", "oracle")}
     assert {(run.cell, run.strategy) for run in first.runs} == places
     assert {(t.cell, t.strategy) for t in first.trials} == {("calm", strategy) for strategy in study.strategies}
+    assert {run.seed for run in first.runs} == {0}
     more = conduct(study, Setup(tmp_path, seeds=2, cells=("calm",), earlier=first), Silent())
     assert {run for run in first.runs if run.cell == "starved"} <= set(more.runs)
     assert {(run.cell, run.strategy) for run in more.runs} == places | {("calm", s) for s in study.strategies}
     assert set(more.trials) == set(first.trials)
+    fewer = conduct(study, Setup(tmp_path, seeds=1, cells=("starved",), earlier=more), Silent())
+    assert set(fewer.runs) == set(more.runs)
+
+
+def test_a_cell_is_run_with_the_oracle_that_its_claims_need(tmp_path):
+    calm, starved = SMALL.cells
+    lean = replace(starved, rates_of="calm", oracle_of="calm", strategies=("salf",))
+    outcome = conduct(
+        replace(SMALL, cells=(calm, lean), claims=()), Setup(tmp_path, seeds=1, cells=("starved",)), Silent()
+    )
+    assert {(run.cell, run.strategy) for run in outcome.runs} == {("starved", "salf"), ("calm", "oracle")}
 
 
 def test_a_run_that_breaks_down_counts_as_guessing_and_loses_the_choice(tmp_path):
@@ -337,6 +349,8 @@ def test_a_study_of_the_users_own_is_named_by_its_import_path(tmp_path, monkeypa
     assert done.code == 0
     assert "adel ends above salf" in done.out
     assert (tmp_path / "results" / "own-study.png").stat().st_size > 0
+    done = typed("reproduce", "examples.own_study:STUDY", "--cell", "starved", "--summary")
+    assert "--cell: has no effect with --summary" in done.err
     done = typed("reproduce", "examples.own_study:STUDY", "--cell", "elsewhere")
     assert done.code == 2
     assert "--cell elsewhere: not in own-study; choose from" in done.err
@@ -433,15 +447,17 @@ def test_the_evidence_beyond_the_paper_has_all_that_was_promised():
 # -- the regime of Table II
 
 
+_MADE_UP = ("adel-paper", "salf", "drop", "wait")
+
+
 def made_up_table(depth_at_largest, cells=(0.35, 0.5, 2 / 3, 5 / 6, 1.0, 1.3, 2.6), seeds=2):
     """Runs whose baselines are known functions of the deadline, and a paper that was measured at one of them."""
     table = find_study("table-2")
-    study = replace(
-        table, cells=tuple(Cell(f"x{x:.3f}", "", ()) for x in cells), strategies=("salf", "drop", "wait", "oracle")
-    )
+    study = replace(table, cells=tuple(Cell(f"x{x:.3f}", "", ()) for x in cells), strategies=(*_MADE_UP, "oracle"))
 
     def accuracy(strategy, x):
-        return {"salf": 0.6 * x / (0.3 + x), "drop": 0.05 + 0.2 * x, "wait": 0.4 * x**0.7, "oracle": 0.6}[strategy]
+        rising = {"adel-paper": 0.6 * x / (0.1 + x), "salf": 0.6 * x / (0.3 + x), "drop": 0.05 + 0.2 * x}
+        return (rising | {"wait": 0.4 * x**0.7, "oracle": 0.6})[strategy]
 
     def depth(x):
         return 1 - math.exp(-0.5 * x)
@@ -454,8 +470,7 @@ def made_up_table(depth_at_largest, cells=(0.35, 0.5, 2 / 3, 5 / 6, 1.0, 1.3, 2.
     ]
     largest = -2.0 * math.log(1 - depth_at_largest)
     paper = {
-        T: {name: 69 * accuracy(name, largest * T / 2400) / 0.6 for name in ("salf", "drop", "wait")}
-        for T in (1200, 1600, 2000, 2400)
+        T: {name: 69 * accuracy(name, largest * T / 2400) / 0.6 for name in _MADE_UP} for T in (1200, 1600, 2000, 2400)
     }
     return StudyResults(study, tuple(runs)), paper
 
@@ -471,9 +486,12 @@ def test_the_depth_of_a_made_up_paper_is_found(depth):
 
 def test_the_planned_methods_are_no_part_of_the_fit():
     outcome, paper = made_up_table(0.45)
-    best = fit_regime(outcome, paper, 69.0).best
+    fit = fit_regime(outcome, paper, 69.0)
     boasting = {T: dict(row, **{"adel-paper": 99.0}) for T, row in paper.items()}
-    assert fit_regime(outcome, boasting, 69.0).best == best
+    assert fit_regime(outcome, boasting, 69.0).best == fit.best
+    ours, theirs = fit.compared["adel-paper"]
+    assert ours == pytest.approx(theirs, abs=0.01)
+    assert theirs == pytest.approx([row["adel-paper"] / 69.0 for _, row in sorted(paper.items())])
 
 
 def test_a_claim_is_tested_only_where_the_oracle_trains():

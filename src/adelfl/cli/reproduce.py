@@ -65,6 +65,8 @@ def reproduce(
     if as_json and len(studies) > 1:
         raise ConfigError("--json: name one study at a time")
     more = (*(changes or ()), *data_change(data_dir))
+    if cells and summary:
+        raise ConfigError("--cell: has no effect with --summary, which runs nothing; leave one of them out")
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; choose another name")
     for study in studies:
@@ -74,9 +76,9 @@ def reproduce(
         folder = runs / (study.name if scale is Scale.cpu else f"{study.name}-{scale.value}")
         stem = out / folder.name
         earlier = None
-        if (resume or summary) and stem.with_name(f"{stem.name}.csv").is_file():
+        if (resume or summary or cells) and stem.with_name(f"{stem.name}.csv").is_file():
             earlier = StudyResults.read(study, stem)
-        minutes = _minutes(stem) if resume or summary else 0.0
+        minutes = 0.0 if earlier is None else _minutes(stem)
         if not summary:
             stem.parent.mkdir(parents=True, exist_ok=True)
             workers = jobs or os.cpu_count() or 1
@@ -135,6 +137,8 @@ def _draw(study: Study, outcome: StudyResults, stem: Path) -> None:
     from adelfl.report.time_series import evaluated
 
     figures = {} if study.pictures is None else study.pictures(outcome, stem.parent)
+    if stem.name != study.name:  # at another scale: only the study's own figures, beside those at cpu scale
+        figures = {k.replace(study.name, stem.name): v for k, v in figures.items() if k.startswith(study.name)}
     # The strategies of each cell whose accuracy over time is known; results of earlier versions lack it.
     cells = [(title, known) for title, contenders in outcome.contenders() if (known := evaluated(contenders))]
     if study.drawing == "dots":

@@ -65,8 +65,12 @@ def conduct(
     seeds = {cell: setup.seeds or cell.seeds or study.seeds for cell in study.cells}
     wanted = [(cell, word, setup.first_seed + k) for cell, word in places for k in range(seeds[cell])]
     earlier = () if setup.earlier is None else setup.earlier.runs
-    asked = {(cell.key, word) for cell, word in places}
-    others = [run for run in earlier if setup.cells and (run.cell, run.strategy) not in asked]
+    asked = {(cell.key, word, seed) for cell, word, seed in wanted}
+    others = [
+        run
+        for run in earlier
+        if setup.cells and run.cell not in setup.cells and (run.cell, run.strategy, run.seed) not in asked
+    ]
     known = {(run.cell, run.strategy, run.seed, run.rate, run.choice): run for run in earlier}
     runs: dict[tuple[Cell, str, int], StudyRun] = {}
     jobs: dict[RunJob, tuple[Cell, str, int]] = {}
@@ -91,9 +95,10 @@ def conduct(
 
 
 def _places(study: Study, setup: Setup) -> list[tuple[Cell, str]]:
-    """Return the pairs of cell and strategy to run, in the study's order."""
+    """Return the pairs of cell and strategy to run, in the study's order; a shared oracle runs in its own cell."""
     cells = [cell for cell in study.cells if not setup.cells or cell.key in setup.cells]
-    return list(dict.fromkeys((study.home(cell, word), word) for cell in cells for word in study.strategies_of(cell)))
+    words = {cell: (*study.strategies_of(cell), *(("oracle",) if cell.oracle_of else ())) for cell in cells}
+    return list(dict.fromkeys((study.home(cell, word), word) for cell in cells for word in words[cell]))
 
 
 def _choose(study: Study, setup: Setup, watch: Watch) -> list[Trial]:

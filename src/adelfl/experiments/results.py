@@ -253,7 +253,7 @@ class StudyResults:
     def summary(self, cell: Cell, strategy: str) -> Final:
         """Return the final accuracy of a strategy in a cell; its mean is NaN where it does not run."""
         runs, accuracy = self.of(cell, strategy), self.accuracy(cell, strategy)
-        label = self.study.words.get(strategy, self._labels[strategy])
+        label = self.study.words.get(strategy) or self._labels.get(strategy, strategy)
         if not runs:
             return Final(label, math.nan, math.nan, math.nan, 0, math.nan, math.nan)
         broke = sum(run.broke_down for run in runs)

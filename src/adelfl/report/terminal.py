@@ -167,7 +167,9 @@ def print_study(
         known = [row for row in rows if not math.isnan(row[1])]  # not every strategy runs in every cell
         for label, mean, error, rate, broke, _, slowest in sorted(known, key=lambda row: -row[1]):
             tenth = "" if math.isnan(slowest) else f"{slowest:.1f}%"
-            table.add_row(escape(label), plus_minus(mean, error, "%"), *[tenth for _ in tenths], f"{rate:g}", f"{broke or ''}")
+            table.add_row(
+                escape(label), plus_minus(mean, error, "%"), *[tenth for _ in tenths], f"{rate:g}", f"{broke or ''}"
+            )
         _print_whole(table, console)
     for claim in claims:
         spread = "" if claim["se"] is None else f" ± {claim['se']:.1f}"
