@@ -2,7 +2,7 @@
 
 For every method, learning rate and local steps are chosen first, and on phones then the encoding of uploads. Next come
 the length of its rounds or its batch size, one parameter of the method, and the server step. All choices are made on
-validation data, with the same number of trials.
+validation data, with the same number of trials for every method; the oracle has fewer.
 """
 
 from __future__ import annotations

@@ -153,22 +153,13 @@ def _with_notes(s: Final, *, slowest: bool) -> str:
 
 def claims_table(outcome: StudyResults) -> str:
     """Return the claims of the paper and our results in each cell: a row per claim."""
-    cells = {cell.key: cell for cell in outcome.study.cells}
+    cells = {cell.key: f"{cell.title} ({cell.regime})" if cell.regime else cell.title for cell in outcome.study.cells}
     by_claim: dict[tuple[str, str], dict[str, str]] = {}
     for v in outcome.verdicts():
-        by_claim.setdefault((v.claim, _claimed(v)), {})[_column(cells[v.cell], outcome)] = f"{_ours(v)}: {v.verdict}"
-    columns = list(dict.fromkeys(_column(cell, outcome) for cell in cells.values()))
-    shown = [column for column in columns if any(column in row for row in by_claim.values())]
-    rows = [["the paper", "paper", *shown]]
-    rows += [[*claim, *(row.get(column, "") for column in shown)] for claim, row in by_claim.items()]
+        by_claim.setdefault((v.claim, _claimed(v)), {})[v.cell] = f"{_ours(v)}: {v.verdict}"
+    rows = [["the paper", "paper", *cells.values()]]
+    rows += [[*claim, *(cell.get(key, "") for key in cells)] for claim, cell in by_claim.items()]
     return _markdown(rows)
-
-
-def _column(cell: Cell, outcome: StudyResults) -> str:
-    """Return the heading of a cell's verdicts; budgets share one if the claims name them."""
-    if cell.regime and any(claim.cells for claim in outcome.study.claims):
-        return f"{cell.regime} regime"
-    return cell.title + (f" ({cell.regime})" if cell.regime and cell.regime not in cell.title else "")
 
 
 def verdicts_table(names: list[str], outcomes: dict[str, StudyResults], homes: dict[str, Path]) -> str:

@@ -15,7 +15,7 @@ from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Stud
 from adelfl.records.reader import RunRecord, find_runs
 from adelfl.strategies import find_strategy
 from studies import NAMES, find_study
-from studies.page import claims_table, closed, fill_page, goals_table, results_table
+from studies.page import claims_table, closed, fill_page, goals_table, results_table, verdicts_table
 from studies.paper import map_gains
 from studies.regime import depth_by_seed, fit_regime
 from support.small_worlds import dataset_of, typed
@@ -298,19 +298,22 @@ def test_results_survive_a_file(tiny, tmp_path):
     assert claims_table(outcome) == claims_table(again)
 
 
-def test_a_claim_has_one_row_with_both_regimes_beside_each_other():
+def test_a_claim_has_one_row_with_both_regimes_beside_each_other(tmp_path):
     calm, starved = TINY.cells
     cells = (replace(calm, regime="stated"), replace(starved, regime="inferred"))
     study = replace(TINY, cells=cells, claims=(replace(TINY.claims[0], cells=("calm", "starved")),), falling=False)
     gain = {"calm": 0.0, "starved": 0.3}
     outcome = outcome_of(
-        study, lambda cell, name, seed: 0.5 + 0.001 * seed + gain[cell] * (name == "adel-paper") - 0.0005 * seed
+        study, lambda cell, name, seed: 0.5 + 0.0005 * seed + (gain[cell] + 0.002 * seed) * (name == "adel-paper")
     )
-    heading, _, row, *others = claims_table(outcome).splitlines()
-    assert heading == "| the paper | paper | stated regime | inferred regime |"
-    assert others == []
-    assert row.index("+0.0") < row.index("+30.0")
-    assert row.endswith(": holds |")
+    (tmp_path / "tiny.json").write_text('{"about": {"core_minutes": 3.0}}')
+    heading, _, row = verdicts_table(["tiny"], {"tiny": outcome}, {"tiny": tmp_path}).splitlines()
+    assert heading == "| figure | claim | the paper | stated regime | inferred regime | command and core-minutes |"
+    figure, claim, paper, stated, inferred, command = row.strip("| ").split(" | ")
+    assert (figure, claim, paper) == ("nowhere", "adel wins [adel-paper − salf]", "+20")
+    assert stated.startswith("+0.1 ± 0.1")
+    assert inferred.startswith("+30.1 ± 0.1")
+    assert command == "`adelfl reproduce tiny`: 3 core-minutes"
 
 
 def test_a_page_keeps_what_has_no_results(tmp_path):
