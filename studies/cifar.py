@@ -155,7 +155,7 @@ def _fig_3_pictures(outcome: StudyResults, results: Path) -> dict[str, Figure]:
     panels = []
     for study, key, title in places:
         known = StudyResults.read(study, results / study.name)
-        by_cell = dict(zip([cell.key for cell in study.cells], known.contenders(), strict=True))
+        by_cell = dict(zip([cell.key for cell in known.cells], known.contenders(), strict=True))
         shown = {c.name: c for c in by_cell[key][1]}
         panels.append((title, [shown[name] for name in _HEADLINE if name in shown]))
     headline = draw_study(panels, "Test accuracy against time", deadlines=False)

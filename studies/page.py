@@ -124,14 +124,14 @@ def results_table(outcome: StudyResults) -> str:
     planned = [word for word in study.strategies if word.startswith("adel")] if study.gap else []
     # Results of earlier versions lack the accuracy on the classes of the slowest devices.
     slowest = not any(math.isnan(s.slowest) for _, summaries in tables for s in summaries if not math.isnan(s.mean))
-    rows = [["setting", *labels, *(f"closed by {outcome.summary(study.cells[0], word).label}" for word in planned)]]
-    for cell, (title, summaries) in zip(study.cells, tables, strict=True):
+    rows = [["setting", *labels, *(f"closed by {outcome.summary(outcome.cells[0], word).label}" for word in planned)]]
+    for cell, (title, summaries) in zip(outcome.cells, tables, strict=True):
         row = [title, *(_with_notes(s, slowest=slowest) for s in summaries)]
         for word in planned:
             share = closed(outcome, cell, word)
             row.append("–" if share is None else f"{share[0]:.0%} ± {100 * share[1]:.0f}")
         rows.append(row)
-    counts = {len(outcome.of(cell, word)) for cell in study.cells for word in study.strategies_of(cell)}
+    counts = {len(outcome.of(cell, word)) for cell in outcome.cells for word in study.strategies_of(cell)}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
     note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen)"
     if slowest:
@@ -153,7 +153,7 @@ def _with_notes(s: Final, *, slowest: bool) -> str:
 
 def claims_table(outcome: StudyResults) -> str:
     """Return the claims of the paper and our results in each cell: a row per claim."""
-    cells = {cell.key: f"{cell.title} ({cell.regime})" if cell.regime else cell.title for cell in outcome.study.cells}
+    cells = {cell.key: f"{cell.title} ({cell.regime})" if cell.regime else cell.title for cell in outcome.cells}
     by_claim: dict[tuple[str, str], dict[str, str]] = {}
     for v in outcome.verdicts():
         by_claim.setdefault((v.claim, _claimed(v)), {})[v.cell] = f"{_ours(v)}: {v.verdict}"

@@ -149,6 +149,12 @@ class StudyResults:
             places.setdefault((run.cell, run.strategy), []).append(run)
         return places
 
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """Cells with runs, besides those of a shared oracle."""
+        study = self.study
+        return [c for c in study.cells if any(self.of(c, word) for word in study.strategies_of(c) if word != "oracle")]
+
     def of(self, cell: Cell, strategy: str) -> list[StudyRun]:
         """Return the runs of a strategy in a cell, by seed; none if there are none yet."""
         return self._by_place.get((self.study.home(cell, strategy).key, strategy), [])
@@ -237,7 +243,7 @@ class StudyResults:
         """Return each cell's title and strategies, for a figure."""
         return [
             (cell.title, [self._contender(cell, word) for word in self.study.strategies if self.of(cell, word)])
-            for cell in self.study.cells
+            for cell in self.cells
         ]
 
     def _contender(self, cell: Cell, word: str) -> Contender:
@@ -268,7 +274,7 @@ class StudyResults:
     def tables(self) -> list[tuple[str, list[Final]]]:
         """Return the title of each cell, and a row for each strategy that runs in the study."""
         shown = [strategy for strategy in self.study.strategies if strategy in self._labels]
-        return [(cell.title, [self.summary(cell, strategy) for strategy in shown]) for cell in self.study.cells]
+        return [(cell.title, [self.summary(cell, strategy) for strategy in shown]) for cell in self.cells]
 
     def write(self, stem: Path) -> None:
         """Write ``STEM.csv`` (runs) and ``STEM-rates.csv`` (trials)."""
