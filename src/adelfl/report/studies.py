@@ -27,7 +27,7 @@ def draw_study(cells: list[tuple[str, list[Contender]]], title: str, *, deadline
     """Draw accuracy against time for each cell, a pair of title and contenders, and above it the planned deadlines."""
     columns = 2 if len(cells) == 4 else min(3, len(cells))
     rows = -(-len(cells) // columns)
-    fig = figure(3.6 * columns, (2.9 if deadlines else 0.8) + 2.7 * rows)
+    fig = figure(max(7.2, 3.6 * columns), (2.9 if deadlines else 0.8) + 2.7 * rows)
     if deadlines:
         parts = fig.subfigures(2, 1, height_ratios=(2.1, 2.7 * rows), squeeze=False)
         for ax, (name, contenders) in zip(parts[0, 0].subplots(1, columns, squeeze=False)[0], cells, strict=False):
