@@ -5,6 +5,7 @@
 <!-- results: mnist-mlp -->                                final accuracies of a study: a row per cell
 <!-- claims: mnist-mlp -->                                 verdicts on the claims of a study
 <!-- verdicts: mnist-mlp table-2 -->                      claims of several studies: a row per claim
+<!-- seeds: table-2/T1200 mnist-mlp -->                  settings or studies with other seeds, beside ours
 <!-- gains: map -->                                        points gained, by how often the first layer stays empty
 <!-- headline: mnist-mlp/depth15-slow table-2/T1200 -->    a row per setting
 <!-- goals: beyond-digits beyond-mnist -->                 in how many cells our goals are met
@@ -39,7 +40,7 @@ from studies.paper import map_gains
 from studies.regime import CEILINGS, depth_by_seed, fit_regime
 
 _MARKED = re.compile(
-    r"(<!-- (results|claims|verdicts|gains|headline|goals|regime|winners|board): ([^>]+) -->\n).*?(<!-- end -->)",
+    r"(<!-- (results|claims|verdicts|seeds|gains|headline|goals|regime|winners|board): ([^>]+) -->\n).*?(<!-- end -->)",
     re.DOTALL,
 )
 
@@ -48,12 +49,17 @@ _FOLDED = {
     "results": "Table of results",
     "claims": "Verdict on each claim of the paper",
     "board": "Table of all methods",
+    "seeds": "Accuracies with both sets of seeds",
 }
 """Tables that are folded on a page, with the summary that is shown instead."""
 
 
 PARTIAL = "partial"
 """Folder of the results of studies that are not finished, in the folder of results."""
+
+
+OTHER_SEEDS = "first-seed-1000"
+"""Folder of results with the seeds from 1000 on, in the folder of results."""
 
 
 def fill_page(text: str, results: Path) -> str:
@@ -66,6 +72,9 @@ def fill_page(text: str, results: Path) -> str:
         if len(homes) < len(studies):
             return match[0]
         outcomes = {name: StudyResults.read(find_study(name), home / name) for name, home in homes.items()}
+        if what == "seeds":
+            content = seeds_table(names.split(), outcomes, results / OTHER_SEEDS)
+            return f"{begin}{_folded(what, content)}{end}" if content else match[0]
         if what == "verdicts":
             return f"{begin}{verdicts_table(names.split(), outcomes, homes)}{end}"
         if what in ("headline", "goals"):
@@ -79,7 +88,7 @@ def fill_page(text: str, results: Path) -> str:
         if what not in ("claims", "regime", "winners"):
             content += _cost(names, home)
         if what in _FOLDED:
-            content = f'<details markdown="1">\n<summary>{_FOLDED[what]}</summary>\n\n{content}\n</details>\n'
+            content = _folded(what, content)
         if what == "results":
             note = "" if home == results else "*This study is not finished; these are the runs so far.*\n\n"
             content = f"{note}![{outcome.study.title}]({pictures}/{names}.png)\n\n{content}"
@@ -88,6 +97,10 @@ def fill_page(text: str, results: Path) -> str:
         return f"{begin}{content}{end}"
 
     return _MARKED.sub(table, text)
+
+
+def _folded(what: str, content: str) -> str:
+    return f'<details markdown="1">\n<summary>{_FOLDED[what]}</summary>\n\n{content}\n</details>\n'
 
 
 def _home(name: str, results: Path) -> Path | None:
@@ -177,6 +190,32 @@ def verdicts_table(names: list[str], outcomes: dict[str, StudyResults], homes: d
                 rows.append([first[0], *claim, found.get("stated", ""), found.get("inferred", ""), first[1]])
                 first = ["", ""]
     return _markdown(rows)
+
+
+def seeds_table(places: list[str], outcomes: dict[str, StudyResults], others: Path) -> str:
+    """Return a row per strategy and setting: its accuracy with our seeds, with other seeds, and their difference."""
+    rows = [["study", "setting", "strategy", "our seeds", "other seeds", "difference ÷ its standard error"]]
+    ratios = []
+    for place in places:
+        name, _, key = place.partition("/")
+        ours, stem = outcomes[name], others / name
+        if not stem.with_name(f"{name}.csv").is_file():
+            continue
+        again = StudyResults.read(ours.study, stem)
+        for cell, word in itertools.product(ours.study.cells, ours.study.strategies):
+            if (key and cell.key != key) or min(len(r.of(cell, word)) for r in (ours, again)) < 2:
+                continue
+            a, b = ours.summary(cell, word), again.summary(cell, word)
+            ratios.append((b.mean - a.mean) / math.hypot(a.error, b.error))
+            counts = (f"{plus_minus(s.mean, s.error)} ({len(r.of(cell, word))})" for s, r in ((a, ours), (b, again)))
+            rows.append([name, cell.title, a.label, *counts, f"{ratios[-1]:+.1f}"])
+    if not ratios:
+        return ""
+    near = sum(abs(ratio) <= 2 for ratio in ratios)
+    note = (
+        f"\nFinal test accuracy, %, mean ± standard error (number of seeds). {near} of {len(ratios)} differ by at most "
+    )
+    return f"{_markdown(rows)}{note}two standard errors.\n"
 
 
 def _claimed(v: Verdict) -> str:

@@ -15,7 +15,7 @@ from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Stud
 from adelfl.records.reader import RunRecord, find_runs
 from adelfl.strategies import find_strategy
 from studies import NAMES, find_study
-from studies.page import claims_table, closed, fill_page, goals_table, results_table, verdicts_table
+from studies.page import claims_table, closed, fill_page, goals_table, results_table, seeds_table, verdicts_table
 from studies.paper import map_gains
 from studies.regime import depth_by_seed, fit_regime
 from support.small_worlds import dataset_of, typed
@@ -314,6 +314,19 @@ def test_a_claim_has_one_row_with_both_regimes_beside_each_other(tmp_path):
     assert stated.startswith("+0.1 ± 0.1")
     assert inferred.startswith("+30.1 ± 0.1")
     assert command == "`adelfl reproduce tiny`: 3 core-minutes"
+
+
+def test_results_with_other_seeds_are_beside_ours_with_their_difference_in_standard_errors(tmp_path):
+    ours = outcome_of(TINY, lambda cell, name, seed: 0.5 + 0.01 * seed)
+    again = outcome_of(TINY, lambda cell, name, seed: 0.5 + 0.01 * seed + 0.05 * (name == "adel-paper"))
+    again.write(tmp_path / "tiny")
+    text = seeds_table(["tiny/calm"], {"tiny": ours}, tmp_path)
+    rows = {row.split(" | ")[2]: row.strip("| ").split(" | ")[-1] for row in text.splitlines()[2:] if row[:1] == "|"}
+    error = 100 * np.std([0.01 * run.seed for run in ours.of(TINY.cells[0], "salf")], ddof=1)
+    error /= math.sqrt(len(ours.of(TINY.cells[0], "salf")))
+    assert rows["salf"] == "+0.0"
+    assert float(rows["adel-paper"]) == pytest.approx(5.0 / math.hypot(error, error), abs=0.06)
+    assert seeds_table(["tiny/calm"], {"tiny": ours}, tmp_path / "nowhere") == ""
 
 
 def test_a_page_keeps_what_has_no_results(tmp_path):
