@@ -15,7 +15,7 @@ from adelfl.experiments.study import Cell, Claim, Study
 from studies.figures import draw_gain
 
 SALF_OVER_ALL = "salf[average_over=all]"
-ALL_METHODS = ("adel-paper", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle")
+ALL_METHODS = ("adel-paper", "adel", "salf", SALF_OVER_ALL, "heterofl", "drop", "wait", "oracle")
 
 
 _REGIMES = {0.5: "stated", 0.15: "inferred"}

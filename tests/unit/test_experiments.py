@@ -402,7 +402,7 @@ def cifar_like():
 @pytest.mark.parametrize("name", [name for name in PAPER if "mnist" not in name])
 def test_the_papers_sizes_run(name, tmp_path):
     study = find_study(name, "full")
-    cell = replace(study.cells[-1], rates_of="", strategies=None)
+    cell = replace(study.cells[-1], rates_of="", oracle_of="", strategies=None)
     few = replace(study, cells=(cell,), strategies=("adel-paper",), claims=(), falling=False, rates=(0.05,))
     more = ("training.rounds=2", "training.evaluations=1", "data.factory=test_experiments:cifar_like")
     outcome = conduct(few, Setup(tmp_path, seeds=1, more=more), Silent())
