@@ -1,8 +1,8 @@
 """Leaderboard of all straggler methods: final accuracy by data set, fleet and time budget.
 
-For every method, learning rate and local steps are chosen first, and on phones then the encoding of uploads. Next come
-the length of its rounds or its batch size, one parameter of the method, and the server step. All choices are made on
-validation data, with the same number of trials for every method; the oracle has fewer.
+For every method, learning rate and local steps are chosen first, on phones together with the encoding of uploads. Next
+come the length of its rounds or its batch size, one parameter of the method, and the server step. All choices are made
+on validation data, with the same number of trials for every method; the oracle has fewer.
 """
 
 from __future__ import annotations
@@ -54,20 +54,35 @@ def _work(steps: int | str, rounds: int | str) -> str:
     return f"training.local_iterations={steps} training.rounds={rounds}"
 
 
-def local_work(_cell: Cell, method: str, _best: str, *, rounds: int = 100) -> tuple[str, ...]:
-    """Return numbers of local steps, with fewer rounds for more steps; the plan of adel may choose both."""
-    if method in ("wait", "scaffold"):  # they stop after this number of rounds
-        return tuple(_work(steps, 5000) for steps in (1, 4, 16))
+_CODECS = ("", " training.codec=qsgd[bits=4]", " training.codec=qsgd[bits=8]")
+"""Encodings of uploads."""
+
+
+def _encodes(cell: Cell, method: str) -> bool:
+    """Return whether uploads take time, so that their encoding matters."""
+    return method != "oracle" and cell.key.startswith("phones")
+
+
+def local_work(cell: Cell, method: str, _best: str, *, rounds: int = 100) -> tuple[str, ...]:
+    """Return numbers of local steps, with fewer rounds for more steps; the plan of adel may choose both.
+
+    Where uploads take time, each is combined with plain and with encoded uploads: these allow more rounds.
+    """
     last = _work("auto", "auto") if method == "adel" else _work(16, rounds // 4)
+    works: tuple[str, ...] = (_work(1, rounds), _work(4, rounds // 2), last)
+    if method in ("wait", "scaffold"):  # they stop after this number of rounds
+        works = tuple(_work(steps, 5000) for steps in (1, 4, 16))
     cohort = " training.cohort=10" if method == "oort" else ""
-    return tuple(work + cohort for work in (_work(1, rounds), _work(4, rounds // 2), last))
+    codecs = _CODECS[:2] if _encodes(cell, method) else ("",)
+    return tuple(work + cohort + codec for codec, work in product(codecs, works))
 
 
 def encoding(cell: Cell, method: str, best: str) -> tuple[str, ...]:
-    """Return encodings of uploads with fewer bits, for a fleet whose uploads take time."""
-    if method == "oracle" or not cell.key.startswith("phones"):
+    """Return the two other encodings of uploads, for a fleet whose uploads take time."""
+    if not _encodes(cell, method):
         return ()
-    return tuple(f"{best} training.codec=qsgd[bits={bits}]" for bits in (8, 4))
+    plain, _, codec = best.partition(" training.codec=")
+    return tuple(plain + other for other in _CODECS if other.removeprefix(" training.codec=") != codec)
 
 
 def pace(_cell: Cell, method: str, best: str) -> tuple[str, ...]:

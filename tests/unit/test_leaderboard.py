@@ -86,7 +86,14 @@ def test_every_method_has_as_many_trials_of_local_work_and_pace():
 def test_uploads_are_encoded_only_where_they_take_time():
     study = find_study("leaderboard-digits")
     for cell in study.cells:
-        assert (study.setting(cell, 0.1).fleet.kind == "traces") == bool(encoding(cell, "drop", ""))
+        takes_time = study.setting(cell, 0.1).fleet.kind == "traces"
+        assert takes_time == bool(encoding(cell, "drop", ""))
+        works = local_work(cell, "drop", "")
+        assert len(set(works)) == (6 if takes_time else 3)
+        tried = {
+            study.setting(cell, 0.1, choice=c).training.codec for w in works for c in (w, *encoding(cell, "drop", w))
+        }
+        assert len(tried) == (3 if takes_time else 1)
 
 
 def test_the_budgets_of_the_digits_are_starved_tight_and_ample():
