@@ -144,7 +144,7 @@ def results_table(outcome: StudyResults) -> str:
             share = closed(outcome, cell, word)
             row.append("–" if share is None else f"{share[0]:.0%} ± {100 * share[1]:.0f}")
         rows.append(row)
-    counts = {len(outcome.of(cell, word)) for cell in outcome.cells for word in study.strategies_of(cell)}
+    counts = {len(outcome.of(cell, word)) for cell in outcome.cells for word in study.strategies_of(cell)} - {0}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
     note = f"\nFinal test accuracy, %, mean ± standard error of {seeds} seeds (in brackets: the η₀ that was chosen)"
     if slowest:

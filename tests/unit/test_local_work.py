@@ -12,6 +12,7 @@ from adelfl.fleet import Fleet
 from adelfl.planner import Constants, Problem
 from adelfl.planner.local_work import NOTHING_DONE, SPARE, WorkDone, drift, gains, scales, with_local_work
 from adelfl.runner import parse_strategy
+from adelfl.schedule import fitting_batch
 from adelfl.strategies import find_strategy
 from adelfl.theory.gradient_stats import GradientStats
 
@@ -164,3 +165,10 @@ def test_a_file_may_leave_rounds_and_steps_to_the_plan():
 def test_more_devices_are_worth_more_rounds():
     few, many = (with_local_work(problem_of(0.0, devices=n)).rounds for n in (4, 200))
     assert few < many
+
+
+def test_no_batch_is_smaller_than_the_fixed_cost_of_a_step():
+    samples = np.array([0.5, 12.0, 16.0, 20.0, 60.0])
+    assert fitting_batch(samples, 10.0, 1, 7).tolist() == [7, 7, 7, 10, 50]
+    assert fitting_batch(samples, 3.0, 1, 7).tolist() == [3, 9, 13, 17, 57]
+    assert fitting_batch(samples, 0.0, 1, 7).tolist() == [1, 12, 16, 20, 60]
