@@ -194,11 +194,11 @@ def fitting_batch(samples: Floats, overhead: Floats | float, steps: int, least: 
     """Return the batch size with which ``steps`` local steps fit into the time of ``samples``.
 
     It is smaller by ``overhead``, the fixed cost of a step in samples. Where it would be less than ``least``, it is up
-    to ``least``, and fewer steps fit. It is at least the smaller of ``overhead`` and ``least``: a smaller batch would
-    save little time, and have much more noise.
+    to ``least``, and fewer steps fit. It is at least the smaller of half of ``overhead`` and ``least``: a smaller batch
+    would save little time, and have much more noise.
     """
     fitting = np.maximum(samples / steps - overhead, np.minimum(samples - overhead, least))
-    return np.maximum(1.0, np.floor(np.maximum(fitting, np.minimum(overhead, least))))
+    return np.maximum(1.0, np.floor(np.maximum(fitting, np.minimum(0.5 * overhead, least))))
 
 
 def round_up(value: float, digits: int = 4) -> float:

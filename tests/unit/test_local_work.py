@@ -167,8 +167,8 @@ def test_more_devices_are_worth_more_rounds():
     assert few < many
 
 
-def test_no_batch_is_smaller_than_the_fixed_cost_of_a_step():
+def test_no_batch_is_smaller_than_half_of_the_fixed_cost_of_a_step():
     samples = np.array([0.5, 12.0, 16.0, 20.0, 60.0])
-    assert fitting_batch(samples, 10.0, 1, 7).tolist() == [7, 7, 7, 10, 50]
-    assert fitting_batch(samples, 3.0, 1, 7).tolist() == [3, 9, 13, 17, 57]
+    assert fitting_batch(samples, 20.0, 1, 7).tolist() == [7, 7, 7, 7, 40]
+    assert fitting_batch(samples, 6.0, 1, 7).tolist() == [3, 6, 10, 14, 54]
     assert fitting_batch(samples, 0.0, 1, 7).tolist() == [1, 12, 16, 20, 60]
