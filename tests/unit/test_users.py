@@ -136,6 +136,15 @@ def test_a_mistake_in_a_table_is_one_sentence(tmp_path, monkeypatch, more, chang
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("users", "split", "sentence"),
+    [((0, 0, 1, 1), "users", "needs three or more users"), ((0, 1, 2, 3), "within", "or use split 'users'")],
+)
+def test_advice_about_an_empty_test_set_helps(users, split, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        users_dataset(np.eye(4), [0, 1, 0, 1], users, split=split)
+
+
 def test_what_a_file_needs_and_what_needs_a_file(tmp_path):
     with pytest.raises(ConfigError, match=r"set data\.user_column and data\.label_column"):
         build_data(load_run(None, [f"data.file='{table(tmp_path)}'"]))

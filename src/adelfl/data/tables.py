@@ -120,9 +120,13 @@ def users_dataset(
     user_names, owner = _codes(name, "user", users)
     if len(class_names) < 2 or len(user_names) < 2:
         raise ConfigError(f"{name}: needs two or more labels and users, not {len(class_names)} and {len(user_names)}")
+    if split == "users" and len(user_names) < 3:
+        raise ConfigError(f"{name}: split 'users' needs three or more users, not 2; use 'within'")
     test = _within(owner, test_share, seed) if split == "within" else _by_user(owner, test_share, seed)
     if not test.any():
-        raise ConfigError(f"{name}: no sample is left for the test set; raise data.test_share (now {test_share:g})")
+        raise ConfigError(
+            f"{name}: no sample is left for the test set; raise test_share (now {test_share:g}), or use split 'users'"
+        )
     features = _standardised(table, ~test)
     if features.shape[1] == 0:
         raise ConfigError(f"{name}: every feature is constant over the training samples; give features that vary")
