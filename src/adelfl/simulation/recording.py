@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from adelfl.records.schema import RunInfo
 from adelfl.records.writer import versions
 from adelfl.runtime.codec import find_codec
 from adelfl.runtime.run import Record
+from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.experiment import Experiment
 
 MADE_BY = "simulate"
@@ -77,6 +78,7 @@ def _refuse_others(record: RunRecord, now: RunInfo) -> None:
 def _config(experiment: Experiment) -> dict[str, Any]:
     """Return the configuration by the sections of a configuration file."""
     e, s = experiment, experiment.strategy.problem
+    server = asdict(e.server_step or ServerStep(e.strategy.server_step))
     return {
         "data": {"name": e.dataset.name, "samples": int(e.dataset.y_train.size)},
         "model": {"name": type(e.model).__name__, "parameters": sum(p.numel() for p in e.model.parameters())},
@@ -89,11 +91,14 @@ def _config(experiment: Experiment) -> dict[str, Any]:
             "local_iterations": s.local_iterations,
             "weight_decay": e.local.weight_decay,
             "momentum": e.local.momentum,
+            "codec": find_codec(e.codec).name,
+            "oversample": e.oversample,
             "evaluations": e.evaluations,
             "seed": e.seed,
         },
         "learning_rate": {"schedule": type(s.learning_rate).__name__, "first": float(s.eta[0])},
         "strategy": {"name": e.strategy.name, "options": _readable(e.strategy.options)},
+        "server": {"step": server.pop("name"), **server},
         "engine": {"name": e.engine, "device": e.device},
     }
 
