@@ -217,6 +217,16 @@ def test_run_list_show_and_resume(here):
     assert kept_bytes(here / "runs" / "digits-mlp-salf-seed0-2") == before
 
 
+def test_a_finished_deployment_that_was_never_evaluated_is_not_resumed(here):
+    assert typed("run", "--set", "strategy.name=salf", "--out", "r", *small).code == 0
+    info, result = Path("r/run.json"), Path("r/result.json")
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"clock": "real"}))
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"final_accuracy": None, "engine": None}))
+    done = typed("resume", "r")
+    assert done.code == 0
+    assert re.fullmatch(r"r: accuracy not evaluated after 8 rounds and .* real seconds\n", done.out)
+
+
 def test_the_name_of_a_run_can_be_copied_from_the_list_whatever_the_width(here, monkeypatch):
     assert typed("run", "--set", "strategy.name=salf", "--out", f"runs/{'x' * 90}", *small).code == 0
     monkeypatch.setenv("COLUMNS", "80")

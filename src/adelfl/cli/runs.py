@@ -92,11 +92,13 @@ def _show_one(folder: Path, strategy: str, seed: int, do: Callable[[Callable[[Ro
         display.stage(str(folder), 1)
         result = do(partial(display.row, job))
         display.bars.update(display.newest, completed=1.0)
-    for note in RunRecord.open(folder).info.notes:
+    info = RunRecord.open(folder).info
+    for note in info.notes:
         typer.echo(f"note: {note}", err=True)
+    accuracy = "not evaluated" if result.final_accuracy is None else f"{result.final_accuracy:.1%}"
     typer.echo(
-        f"{folder}: accuracy {result.final_accuracy:.1%} after {result.rounds} round{'s' * (result.rounds != 1)} "
-        f"and {result.time:.4g} virtual seconds (engine {result.engine})"
+        f"{folder}: accuracy {accuracy} after {result.rounds} round{'s' * (result.rounds != 1)} "
+        f"and {result.time:.4g} {info.clock} seconds" + (f" (engine {result.engine})" if result.engine else "")
     )
 
 
