@@ -749,6 +749,7 @@ def test_a_picture_does_not_promise_a_depth_that_the_layer_times_do_not_keep(her
     contender = SimpleNamespace(records=[RunRecord.open(here / "c" / "salf-seed0")])
     assert "depth" not in _title(said, [contender])
     assert "mean depth 60% at batch 16" in _title(load_run(None, SMALL), [contender])
+    assert "depth" not in _title(load_run(None, [*SMALL, "training.budget_share=0.5"]), [contender])
 
 
 def test_batch_norm_on_a_batch_of_one_is_one_sentence(here):

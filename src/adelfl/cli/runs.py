@@ -241,7 +241,8 @@ def _contenders(folders: dict[str, list[Path]]) -> list[Contender]:
 def _title(run_file: RunFile, contenders: list[Contender]) -> str:
     t, info = run_file.training, contenders[0].records[0].info
     paper = not run_file.latency.model_fields_set and run_file.fleet.latency is None  # for which depth is defined
-    time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth and paper else f"{info.budget:.4g} s"
+    given = t.depth and paper and t.budget_share == 1.0
+    time = f"mean depth {t.depth:.0%} at batch {t.batch}" if given else f"{info.budget:.4g} s"
     devices = f"{t.cohort} of {info.devices} devices a round" if t.cohort else f"{info.devices} devices"
     return f"{info.data}, {run_file.model.factory or run_file.model.name}, {devices}, {info.rounds} rounds, {time}"
 
