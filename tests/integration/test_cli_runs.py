@@ -349,11 +349,12 @@ def test_a_mistake_among_strategies_is_said_before_anything_runs(here, strategie
     assert everything_below(here) == []
 
 
-def test_missing_data_is_one_sentence(here):
-    (here / "empty").mkdir()
-    done = typed("run", "--set", "data.name=mnist", "--data-dir", "empty")
-    assert_one_sentence(done, "holds no mnist: expected mnist/train-*.parquet")
-    assert everything_below(here) == ["empty"]
+@pytest.mark.parametrize("name", ["empty", "📱"])
+def test_missing_data_is_one_sentence(here, name):
+    (here / name).mkdir()
+    done = typed("run", "--set", "data.name=mnist", "--data-dir", name)
+    assert_one_sentence(done, f"{name} (data_dir) holds no mnist: expected mnist/train-*.parquet")
+    assert everything_below(here) == [name]
 
 
 def test_a_bad_file_is_one_sentence(here):

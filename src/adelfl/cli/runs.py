@@ -44,7 +44,7 @@ def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | Non
 
 def data_change(data_dir: Path | None) -> list[str]:
     """Return ``--data-dir`` as a change of the experiment file."""
-    return [] if data_dir is None else [f"data.data_dir={json.dumps(str(data_dir))}"]
+    return [] if data_dir is None else [f"data.data_dir={json.dumps(str(data_dir), ensure_ascii=False)}"]
 
 
 def run(
