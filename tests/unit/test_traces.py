@@ -128,6 +128,7 @@ def test_steady_uplinks_are_read_in_kilobytes(tmp_path):
         "trace,seconds,Mbps\n0,0,x\n0,1,1\n",
         "trace,seconds,Mbps\n0,0,1\n",
         "trace,seconds,Mbps\n0,0,0\n0,1,0\n",
+        "trace,seconds,Mbps\n0,0,1\n0,1,inf\n",
     ],
 )
 def test_a_bandwidth_that_cannot_be_is_refused(tmp_path, text):
@@ -140,6 +141,13 @@ def test_a_bandwidth_that_cannot_be_is_refused(tmp_path, text):
 def test_step_times_that_are_no_positive_numbers_are_refused(tmp_path, values):
     path = write(tmp_path / "speeds.csv", f"device,batch,train_ms\nphone,2,5\nphone,{values}\n")
     with pytest.raises(ConfigError, match=r"speeds\.csv: batch and train_ms of phone must be positive numbers"):
+        read_speeds(path)
+
+
+@pytest.mark.parametrize("value", ["0", "-4", "nan", "inf"])
+def test_inference_times_that_are_no_positive_numbers_are_refused(tmp_path, value):
+    path = write(tmp_path / "ranking.csv", f"device,latency_ms\nA,4\nB,{value}\n")
+    with pytest.raises(ConfigError, match=r"ranking\.csv: times of an inference must be positive numbers"):
         read_speeds(path)
 
 
