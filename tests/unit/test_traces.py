@@ -233,6 +233,13 @@ def test_who_is_available_follows_the_schedules_for_ever():
         assert here == [[True, False, False], [False, False, False], [False, True, False]]
 
 
+def test_a_period_after_the_end_of_its_row_changes_nothing():
+    rows = [([(0.0, 50.0), (300.0, 400.0)], 200.0), ([(0.0, 50.0)], 200.0)]
+    schedules = Schedules.of(rows)
+    assert schedules.share.tolist() == [0.25, 0.25]
+    assert schedules.available(np.array([0, 1]), 10.0).tolist() == [True, True]
+
+
 def test_hours_pass_faster_on_request_and_devices_that_never_are_available_are_left_out(tmp_path):
     schedules = read_availability(availability(tmp_path))
     dealt = Availability.dealt(schedules, 4, 0, begin=0.0, speedup=HOUR)
