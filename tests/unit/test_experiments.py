@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -239,6 +240,23 @@ def test_a_run_that_breaks_down_counts_as_guessing_and_loses_the_choice(tmp_path
     for run in outcome.runs:
         assert run.broke_down == (run.final == CHANCE and run.depth == 0.0)
     assert conduct(broken, Setup(tmp_path, seeds=1), Silent()).runs == outcome.runs
+
+
+class Mistaken(find_strategy("drop")):
+    """A strategy with a programming mistake, which is found in its third round."""
+
+    name = "mistaken"
+
+    def weights(self, t, progress):
+        return super().weights(t, progress)[:, : 1 if t == 2 else None]
+
+
+def test_a_mistake_in_a_strategy_ends_the_study_and_is_not_taken_for_a_run_that_broke_down(tmp_path, monkeypatch):
+    study = replace(SMALL, strategies=("test_experiments:Mistaken", "oracle"), claims=(), falling=False)
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="weights must have shape"):
+            conduct(study, Setup(tmp_path, seeds=1), Silent())
 
 
 # -- what came out

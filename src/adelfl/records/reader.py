@@ -58,18 +58,9 @@ class RunRecord:
         return self._read("result.json", RunResult.from_json) if (self.folder / "result.json").exists() else None
 
     @cached_property
-    def _failed(self) -> dict[str, str]:
-        return self._read("failed.json", read_failure) if (self.folder / "failed.json").exists() else {}
-
-    @property
     def failure(self) -> str | None:
         """The error that stopped the run, if there was one."""
-        return self._failed.get("error")
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the run failed without an unexpected exception, so that it would fail again."""
-        return bool(self._failed) and "traceback" not in self._failed
+        return self._read("failed.json", read_failure) if (self.folder / "failed.json").exists() else None
 
     @cached_property
     def rounds(self) -> list[Row]:
