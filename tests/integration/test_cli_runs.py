@@ -243,6 +243,12 @@ def test_no_number_of_a_comparison_is_cut_off_however_narrow_the_terminal(here, 
     assert all(line.endswith("%       8") for line in lines[2:4])  # depth and rounds, the last two
 
 
+def test_runs_in_hidden_folders_are_listed_only_on_request(here):
+    assert typed("run", "--set", "strategy.name=salf", "--out", "runs/.old/deep/r", *small).code == 0
+    assert "no runs" in typed("list").out
+    assert "deep/r" in typed("list", "runs/.old").out
+
+
 def test_nothing_to_list_is_said(here):
     assert "no runs" in typed("list").out
 

@@ -161,7 +161,8 @@ def open_record_file(path: Path) -> Iterator[IO[bytes]]:
 def find_runs(folder: Path) -> list[RunRecord]:
     """Return all runs below a folder, sorted by path; hidden folders are skipped."""
     paths = sorted(folder.glob("**/run.json"))
-    return [RunRecord(path.parent) for path in paths if not path.parent.name.startswith(".")]
+    inner = ((path.parent, path.parent.relative_to(folder).parts) for path in paths)
+    return [RunRecord(place) for place, parts in inner if not any(part.startswith(".") for part in parts)]
 
 
 def run_folders(places: Sequence[Path]) -> tuple[list[Path], list[Path]]:
