@@ -300,6 +300,12 @@ def test_claims_are_looked_at_in_every_cell_or_where_they_say():
     ]
 
 
+def test_a_claim_is_not_judged_while_its_strategies_have_no_seed_in_common():
+    runs = [run_of("calm", strategy, seed, 0.5) for seed, strategy in enumerate(("adel-paper", "salf"))]
+    study = replace(TINY, cells=TINY.cells[:1], falling=False)
+    assert StudyResults(study, tuple(runs)).verdicts() == []
+
+
 def test_results_survive_a_file(tiny, tmp_path):
     outcome, _, _ = tiny
     outcome.write(tmp_path / "tiny")

@@ -172,7 +172,7 @@ class StudyResults:
 
     def difference(self, cell: Cell, better: str, worse: str, at: str = "final") -> Difference:
         """Return the paired difference in points between two strategies, over common seeds."""
-        seeds = {run.seed for run in self.of(cell, better)} & {run.seed for run in self.of(cell, worse)}
+        seeds = self._common_seeds(cell, better, worse)
         high, low = (
             self.accuracy(cell, name, at)[[run.seed in seeds for run in self.of(cell, name)]]
             for name in (better, worse)
@@ -180,11 +180,14 @@ class StudyResults:
         gap = high - low
         return Difference(float(gap.mean()), standard_error(gap), gap.size, float(np.median(gap)))
 
+    def _common_seeds(self, cell: Cell, *strategies: str) -> set[int]:
+        return set.intersection(*({run.seed for run in self.of(cell, strategy)} for strategy in strategies))
+
     def verdicts(self) -> list[Verdict]:
         """Return the verdict on every claim in every cell it applies to."""
         claims, cells = self.study.claims, self.study.cells
         pairs = [(claim, cell) for claim in claims for cell in cells if not claim.cells or cell.key in claim.cells]
-        tested = [(claim, cell) for claim, cell in pairs if self.of(cell, claim.better) and self.of(cell, claim.worse)]
+        tested = [(claim, cell) for claim, cell in pairs if self._common_seeds(cell, claim.better, claim.worse)]
         return [self._verdict(claim, cell) for claim, cell in tested] + (
             self._deadlines() if self.study.falling else []
         )
