@@ -11,7 +11,7 @@ import pytest
 
 from adelfl.errors import ConfigError
 from adelfl.experiments.conduct import Setup, conduct
-from adelfl.experiments.results import CHANCE, Difference, StudyResults, StudyRun, judge
+from adelfl.experiments.results import CHANCE, Difference, StudyResults, StudyRun, Trial, judge
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
 from adelfl.records.reader import RunRecord, find_runs
 from adelfl.strategies import find_strategy
@@ -304,6 +304,12 @@ def test_a_claim_is_not_judged_while_its_strategies_have_no_seed_in_common():
     runs = [run_of("calm", strategy, seed, 0.5) for seed, strategy in enumerate(("adel-paper", "salf"))]
     study = replace(TINY, cells=TINY.cells[:1], falling=False)
     assert StudyResults(study, tuple(runs)).verdicts() == []
+
+
+def test_a_rate_survives_a_file_exactly(tmp_path):
+    trials = tuple(Trial("calm", "salf", rate, 1000, 0.5) for rate in (1 / 3, 0.1, 1.0))
+    StudyResults(TINY, (), trials).write(tmp_path / "tiny")
+    assert StudyResults.read(TINY, tmp_path / "tiny").trials == trials
 
 
 def test_results_survive_a_file(tiny, tmp_path):

@@ -297,8 +297,15 @@ def _write_rows(path: Path, kind: type[Any], rows: Iterable[Any]) -> None:
     writer = csv.DictWriter(text, [f.name for f in fields(kind)], lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in asdict(row).items()})
+        writer.writerow({name: _in_csv(name, value) for name, value in asdict(row).items()})
     write_output(path, text.getvalue())
+
+
+def _in_csv(name: str, value: object) -> object:
+    """Return a value of a table with six digits; a rate with all of them, since it identifies runs."""
+    if not isinstance(value, float):
+        return value
+    return str(value).removesuffix(".0") if name == "rate" else f"{value:.6g}"
 
 
 def _read_rows(path: Path, kind: type[Any]) -> list[Any]:
