@@ -11,6 +11,7 @@ from adelfl.records.reader import RunRecord
 from adelfl.report.groups import gather
 from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation import engine as simulation
+from adelfl.simulation.world import World
 from adelfl.strategies import find_strategy
 from adelfl.training.engines import LocalWork
 from support.small_worlds import EVERY_MODEL, dataset_of, experiment_of, kept_bytes, model_of, setting_of, typed
@@ -126,9 +127,12 @@ def test_other_data_weights_or_partitions_are_seen(tmp_path):
             ad.simulate(other, record=tmp_path / "run")
 
 
-@pytest.mark.parametrize("change", [{"oversample": True}, {"codec": "half"}, {"server_step": ServerStep("adam")}])
+@pytest.mark.parametrize("change", [{"oversample": True}, {"codec": "half"}, {"server_step": ServerStep("adam")}, {}])
 def test_runs_that_differ_in_one_option_are_two_experiments(tmp_path, change):
-    one, other = experiment_of(), replace(experiment_of(), **change)
+    one = experiment_of()
+    problem = one.strategy.problem
+    one = replace(one, world=World(problem.fleet, one.seed, problem.budget))
+    other = replace(one, **change) if change else replace(one, world=replace(one.world, dropout=0.3))
     ad.simulate(one, record=tmp_path / "one")
     with pytest.raises(ConfigError, match="holds a run with another"):
         ad.simulate(other, record=tmp_path / "one")

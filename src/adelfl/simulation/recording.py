@@ -24,6 +24,9 @@ from adelfl.simulation.experiment import Experiment
 MADE_BY = "simulate"
 """Value of ``RunInfo.made_by`` for a run that only Python can resume."""
 
+_WORLD = ("dropout", "drift", "throttled", "churn")
+"""Properties of a world that are keys of [fleet] in a configuration file."""
+
 
 def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[str, str]) -> RunInfo:
     """Return the run information of an experiment, with its configuration and digests of what it depends on."""
@@ -82,7 +85,7 @@ def _config(experiment: Experiment) -> dict[str, Any]:
     return {
         "data": {"name": e.dataset.name, "samples": int(e.dataset.y_train.size)},
         "model": {"name": type(e.model).__name__, "parameters": sum(p.numel() for p in e.model.parameters())},
-        "fleet": {"devices": s.devices},
+        "fleet": {"devices": s.devices} | {key: getattr(e.world, key, 0.0) for key in _WORLD},
         "training": {
             "rounds": s.rounds,
             "budget": s.budget,
