@@ -73,7 +73,8 @@ class Trace:
 
     def __post_init__(self) -> None:
         rising = self.seconds.ndim == 1 and self.seconds.size >= 2 and bool(np.all(np.diff(self.seconds) > 0))
-        if not (rising and self.rate.shape == self.seconds.shape and np.all(self.rate >= 0)):
+        finite = bool(np.isfinite(self.seconds).all() and np.isfinite(self.rate).all())
+        if not (rising and finite and self.rate.shape == self.seconds.shape and np.all(self.rate >= 0)):
             raise ConfigError("a bandwidth trace needs at least two increasing times, each with a rate of zero or more")
         if not np.any(self.rate > 0):
             raise ConfigError("a bandwidth trace needs a rate above zero at some time")

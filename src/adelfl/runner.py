@@ -169,8 +169,9 @@ def run_job(job: RunJob, report: Callable[[Row], None] | None = None) -> RunResu
     if not job.folder.exists():
         return start(run_file, job.folder, report)
     info = RunRecord.open(job.folder).info
+    advice = "remove it (adelfl compare: --fresh)"  # adelfl reproduce has no such option
     if _config_of(info, job.folder) != run_file:
-        raise ConfigError(f"{job.folder}: holds a run of another configuration; choose another --out, or use --fresh")
+        raise ConfigError(f"{job.folder}: holds a run of another configuration; choose another folder, or {advice}")
     if info.inputs != run_file.fingerprints():
-        raise ConfigError(f"{job.folder}: files or code that its configuration names have changed; use --fresh")
+        raise ConfigError(f"{job.folder}: files or code that its configuration names have changed; {advice}")
     return resume(job.folder, report)

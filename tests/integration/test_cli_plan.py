@@ -118,6 +118,13 @@ def test_without_json_there_is_a_table_a_sparkline_and_a_sentence(good):
     assert "the first layer would stay empty in" in done.stdout
 
 
+def test_a_name_is_no_formula_in_a_plot(good, tmp_path):
+    fleet = tmp_path / "fleet.csv"
+    fleet.write_text("name,compute,count\n$^$,16,30\n")
+    done = adelfl("plan", good, "--fleet", fleet, "--plot", tmp_path / "plan.png")
+    assert done.returncode == 0, done.stderr
+
+
 def test_plot_is_a_picture(good, tmp_path):
     picture = tmp_path / "plan.png"
     assert adelfl("plan", good, "--json", "--plot", picture).returncode == 0

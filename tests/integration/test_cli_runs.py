@@ -217,6 +217,16 @@ def test_run_list_show_and_resume(here):
     assert kept_bytes(here / "runs" / "digits-mlp-salf-seed0-2") == before
 
 
+def test_a_finished_deployment_that_was_never_evaluated_is_not_resumed(here):
+    assert typed("run", "--set", "strategy.name=salf", "--out", "r", *small).code == 0
+    info, result = Path("r/run.json"), Path("r/result.json")
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"clock": "real"}))
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"final_accuracy": None, "engine": None}))
+    done = typed("resume", "r")
+    assert done.code == 0
+    assert re.fullmatch(r"r: accuracy not evaluated after 8 rounds and .* real seconds\n", done.out)
+
+
 def test_the_name_of_a_run_can_be_copied_from_the_list_whatever_the_width(here, monkeypatch):
     assert typed("run", "--set", "strategy.name=salf", "--out", f"runs/{'x' * 90}", *small).code == 0
     monkeypatch.setenv("COLUMNS", "80")
@@ -231,6 +241,12 @@ def test_no_number_of_a_comparison_is_cut_off_however_narrow_the_terminal(here, 
     lines = done.out.splitlines()
     assert lines[1].split() == ["strategy", "final", "25%", "50%", "75%", "100%", "oracle", "depth", "rounds"]
     assert all(line.endswith("%       8") for line in lines[2:4])  # depth and rounds, the last two
+
+
+def test_runs_in_hidden_folders_are_listed_only_on_request(here):
+    assert typed("run", "--set", "strategy.name=salf", "--out", "runs/.old/deep/r", *small).code == 0
+    assert "no runs" in typed("list").out
+    assert "deep/r" in typed("list", "runs/.old").out
 
 
 def test_nothing_to_list_is_said(here):
@@ -339,11 +355,12 @@ def test_a_mistake_among_strategies_is_said_before_anything_runs(here, strategie
     assert everything_below(here) == []
 
 
-def test_missing_data_is_one_sentence(here):
-    (here / "empty").mkdir()
-    done = typed("run", "--set", "data.name=mnist", "--data-dir", "empty")
-    assert_one_sentence(done, "holds no mnist: expected mnist/train-*.parquet")
-    assert everything_below(here) == ["empty"]
+@pytest.mark.parametrize("name", ["empty", "📱"])
+def test_missing_data_is_one_sentence(here, name):
+    (here / name).mkdir()
+    done = typed("run", "--set", "data.name=mnist", "--data-dir", name)
+    assert_one_sentence(done, f"{name} (data_dir) holds no mnist: expected mnist/train-*.parquet")
+    assert everything_below(here) == [name]
 
 
 def test_a_bad_file_is_one_sentence(here):
@@ -739,6 +756,7 @@ def test_a_picture_does_not_promise_a_depth_that_the_layer_times_do_not_keep(her
     contender = SimpleNamespace(records=[RunRecord.open(here / "c" / "salf-seed0")])
     assert "depth" not in _title(said, [contender])
     assert "mean depth 60% at batch 16" in _title(load_run(None, SMALL), [contender])
+    assert "depth" not in _title(load_run(None, [*SMALL, "training.budget_share=0.5"]), [contender])
 
 
 def test_batch_norm_on_a_batch_of_one_is_one_sentence(here):

@@ -4,13 +4,14 @@ import json
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from adelfl.errors import ConfigError
 from adelfl.experiments.conduct import Setup, conduct
-from adelfl.experiments.results import CHANCE, Difference, StudyResults, StudyRun, judge
+from adelfl.experiments.results import CHANCE, Difference, StudyResults, StudyRun, Trial, judge
 from adelfl.experiments.study import FIRST_TUNING_SEED, RATES, Cell, Claim, Study
 from adelfl.records.reader import RunRecord, find_runs
 from adelfl.strategies import find_strategy
@@ -241,6 +242,23 @@ def test_a_run_that_breaks_down_counts_as_guessing_and_loses_the_choice(tmp_path
     assert conduct(broken, Setup(tmp_path, seeds=1), Silent()).runs == outcome.runs
 
 
+class Mistaken(find_strategy("drop")):
+    """A strategy with a programming mistake, which is found in its third round."""
+
+    name = "mistaken"
+
+    def weights(self, t, progress):
+        return super().weights(t, progress)[:, : 1 if t == 2 else None]
+
+
+def test_a_mistake_in_a_strategy_ends_the_study_and_is_not_taken_for_a_run_that_broke_down(tmp_path, monkeypatch):
+    study = replace(SMALL, strategies=("test_experiments:Mistaken", "oracle"), claims=(), falling=False)
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="weights must have shape"):
+            conduct(study, Setup(tmp_path, seeds=1), Silent())
+
+
 # -- what came out
 
 
@@ -280,6 +298,18 @@ def test_claims_are_looked_at_in_every_cell_or_where_they_say():
         ("planned deadlines decrease over the rounds", "calm"),
         ("planned deadlines decrease over the rounds", "starved"),
     ]
+
+
+def test_a_claim_is_not_judged_while_its_strategies_have_no_seed_in_common():
+    runs = [run_of("calm", strategy, seed, 0.5) for seed, strategy in enumerate(("adel-paper", "salf"))]
+    study = replace(TINY, cells=TINY.cells[:1], falling=False)
+    assert StudyResults(study, tuple(runs)).verdicts() == []
+
+
+def test_a_rate_survives_a_file_exactly(tmp_path):
+    trials = tuple(Trial("calm", "salf", rate, 1000, 0.5) for rate in (1 / 3, 0.1, 1.0))
+    StudyResults(TINY, (), trials).write(tmp_path / "tiny")
+    assert StudyResults.read(TINY, tmp_path / "tiny").trials == trials
 
 
 def test_results_survive_a_file(tiny, tmp_path):

@@ -147,6 +147,15 @@ def test_what_profile_writes_can_be_planned_with_by_itself_and_as_the_fleet_of_a
     assert "5 devices, 3 layers, 10 rounds in 30 s" in planned.out
 
 
+def test_any_name_and_automatic_rounds_are_written_as_toml(tmp_path):
+    fleet, sizes = tmp_path / "fleet.toml", ("--repeats", 3, "--batch-sizes", "2,4")
+    auto = ("--set", "training.rounds=auto", "--set", "training.budget=50")
+    done = typed("profile", *sizes, *auto, "--name", "a 📱", "--count", 2, "--out", fleet)
+    assert done.code == 0, done.err
+    said = tomllib.loads(fleet.read_text(encoding="utf-8"))
+    assert (said["problem"]["rounds"], said["device"][0]["name"]) == ("auto", "a 📱")
+
+
 def test_a_file_of_devices_alone_is_told_apart_from_a_problem(tmp_path):
     fleet = tmp_path / "fleet.toml"
     fleet.write_text("[[device]]\ncompute = 1.0\ncount = 3\n")

@@ -9,7 +9,9 @@ from adelfl.data import iid
 from adelfl.errors import ConfigError
 from adelfl.records.reader import RunRecord
 from adelfl.report.groups import gather
+from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation import engine as simulation
+from adelfl.simulation.world import World
 from adelfl.strategies import find_strategy
 from adelfl.training.engines import LocalWork
 from support.small_worlds import EVERY_MODEL, dataset_of, experiment_of, kept_bytes, model_of, setting_of, typed
@@ -123,6 +125,19 @@ def test_other_data_weights_or_partitions_are_seen(tmp_path):
     }.items():
         with pytest.raises(ConfigError, match=f"another {what}"):
             ad.simulate(other, record=tmp_path / "run")
+
+
+@pytest.mark.parametrize("change", [{"oversample": True}, {"codec": "half"}, {"server_step": ServerStep("adam")}, {}])
+def test_runs_that_differ_in_one_option_are_two_experiments(tmp_path, change):
+    one = experiment_of()
+    problem = one.strategy.problem
+    one = replace(one, world=World(problem.fleet, one.seed, problem.budget))
+    other = replace(one, **change) if change else replace(one, world=replace(one.world, dropout=0.3))
+    ad.simulate(one, record=tmp_path / "one")
+    with pytest.raises(ConfigError, match="holds a run with another"):
+        ad.simulate(other, record=tmp_path / "one")
+    ad.simulate(other, record=tmp_path / "other")
+    assert len(gather([tmp_path]).groups) == 2
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

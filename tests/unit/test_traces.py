@@ -128,6 +128,7 @@ def test_steady_uplinks_are_read_in_kilobytes(tmp_path):
         "trace,seconds,Mbps\n0,0,x\n0,1,1\n",
         "trace,seconds,Mbps\n0,0,1\n",
         "trace,seconds,Mbps\n0,0,0\n0,1,0\n",
+        "trace,seconds,Mbps\n0,0,1\n0,1,inf\n",
     ],
 )
 def test_a_bandwidth_that_cannot_be_is_refused(tmp_path, text):
@@ -140,6 +141,13 @@ def test_a_bandwidth_that_cannot_be_is_refused(tmp_path, text):
 def test_step_times_that_are_no_positive_numbers_are_refused(tmp_path, values):
     path = write(tmp_path / "speeds.csv", f"device,batch,train_ms\nphone,2,5\nphone,{values}\n")
     with pytest.raises(ConfigError, match=r"speeds\.csv: batch and train_ms of phone must be positive numbers"):
+        read_speeds(path)
+
+
+@pytest.mark.parametrize("value", ["0", "-4", "nan", "inf"])
+def test_inference_times_that_are_no_positive_numbers_are_refused(tmp_path, value):
+    path = write(tmp_path / "ranking.csv", f"device,latency_ms\nA,4\nB,{value}\n")
+    with pytest.raises(ConfigError, match=r"ranking\.csv: times of an inference must be positive numbers"):
         read_speeds(path)
 
 
@@ -223,6 +231,13 @@ def test_who_is_available_follows_the_schedules_for_ever():
         moments = [4 * HOUR * lap + h * HOUR for h in (1, 2.5, 3.5)]
         here = [schedules.available(np.arange(3), t).tolist() for t in moments]
         assert here == [[True, False, False], [False, False, False], [False, True, False]]
+
+
+def test_a_period_after_the_end_of_its_row_changes_nothing():
+    rows = [([(0.0, 50.0), (300.0, 400.0)], 200.0), ([(0.0, 50.0)], 200.0)]
+    schedules = Schedules.of(rows)
+    assert schedules.share.tolist() == [0.25, 0.25]
+    assert schedules.available(np.array([0, 1]), 10.0).tolist() == [True, True]
 
 
 def test_hours_pass_faster_on_request_and_devices_that_never_are_available_are_left_out(tmp_path):

@@ -81,6 +81,12 @@ def test_labels_that_are_numbers_are_sorted_as_numbers():
     assert data.class_names == ("1", "2", "10")
 
 
+def test_a_number_is_one_label_however_it_is_written_and_long_numbers_differ():
+    data = users_dataset(np.eye(6), ["2.0", "1", "1.0", "2", "01", "1e0"], [2**53, 2**53 + 1] * 3, test_share=0.4)
+    assert data.class_names == ("1", "2.0")  # before, five classes in an order that depended on Python's hashes
+    assert np.unique(data.users).size == 2
+
+
 def test_parquet_holds_the_same_table(tmp_path):
     pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     path = table(tmp_path, [(0, 1, "")])
@@ -128,6 +134,15 @@ def test_a_mistake_in_a_table_is_one_sentence(tmp_path, monkeypatch, more, chang
     with pytest.raises(ConfigError, match=sentence) as error:
         build_data(load_run(None, keys(table(tmp_path, changes), *more)))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("users", "split", "sentence"),
+    [((0, 0, 1, 1), "users", "needs three or more users"), ((0, 1, 2, 3), "within", "or use split 'users'")],
+)
+def test_advice_about_an_empty_test_set_helps(users, split, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        users_dataset(np.eye(4), [0, 1, 0, 1], users, split=split)
 
 
 def test_what_a_file_needs_and_what_needs_a_file(tmp_path):

@@ -108,7 +108,8 @@ def _measured(settings: RunFile, sizes: list[int], repeats: int) -> tuple[Profil
 
 
 def _entry(values: dict[str, Any]) -> str:
-    words = {key: json.dumps(v) if isinstance(v, str | int) else f"{v:.6g}" for key, v in values.items()}
+    # TOML has no surrogate pairs, with which JSON would write a character such as 📱 in ASCII.
+    words = {k: f"{v:.6g}" if isinstance(v, float) else json.dumps(v, ensure_ascii=False) for k, v in values.items()}
     return "\n".join(("[[device]]", *(f"{key} = {word}" for key, word in words.items())))
 
 
@@ -121,7 +122,7 @@ def _problem(settings: RunFile, layers: int, entry: dict[str, Any]) -> str:
     budget = budget_for(t, Fleet.of([entry["compute"]], [entry["upload"]]), layers)
     return (
         "# Written by adelfl profile. Replace rounds and budget (in seconds) by your own.\n"
-        f"[problem]\nlayers = {layers}\nrounds = {t.rounds}\nbudget = {budget:.6g}\n"
+        f"[problem]\nlayers = {layers}\nrounds = {json.dumps(t.rounds)}\nbudget = {budget:.6g}\n"
     )
 
 

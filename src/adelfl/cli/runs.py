@@ -44,7 +44,7 @@ def prepare(config: Path | None, changes: list[str] | None, data_dir: Path | Non
 
 def data_change(data_dir: Path | None) -> list[str]:
     """Return ``--data-dir`` as a change of the experiment file."""
-    return [] if data_dir is None else [f"data.data_dir={json.dumps(str(data_dir))}"]
+    return [] if data_dir is None else [f"data.data_dir={json.dumps(str(data_dir), ensure_ascii=False)}"]
 
 
 def run(
@@ -92,11 +92,13 @@ def _show_one(folder: Path, strategy: str, seed: int, do: Callable[[Callable[[Ro
         display.stage(str(folder), 1)
         result = do(partial(display.row, job))
         display.bars.update(display.newest, completed=1.0)
-    for note in RunRecord.open(folder).info.notes:
+    info = RunRecord.open(folder).info
+    for note in info.notes:
         typer.echo(f"note: {note}", err=True)
+    accuracy = "not evaluated" if result.final_accuracy is None else f"{result.final_accuracy:.1%}"
     typer.echo(
-        f"{folder}: accuracy {result.final_accuracy:.1%} after {result.rounds} round{'s' * (result.rounds != 1)} "
-        f"and {result.time:.4g} virtual seconds (engine {result.engine})"
+        f"{folder}: accuracy {accuracy} after {result.rounds} round{'s' * (result.rounds != 1)} "
+        f"and {result.time:.4g} {info.clock} seconds" + (f" (engine {result.engine})" if result.engine else "")
     )
 
 
@@ -239,7 +241,8 @@ def _contenders(folders: dict[str, list[Path]]) -> list[Contender]:
 def _title(run_file: RunFile, contenders: list[Contender]) -> str:
     t, info = run_file.training, contenders[0].records[0].info
     paper = not run_file.latency.model_fields_set and run_file.fleet.latency is None  # for which depth is defined
-    time = f"mean depth {t.depth:.0%} at batch {t.batch}" if t.depth and paper else f"{info.budget:.4g} s"
+    given = t.depth and paper and t.budget_share == 1.0
+    time = f"mean depth {t.depth:.0%} at batch {t.batch}" if given else f"{info.budget:.4g} s"
     devices = f"{t.cohort} of {info.devices} devices a round" if t.cohort else f"{info.devices} devices"
     return f"{info.data}, {run_file.model.factory or run_file.model.name}, {devices}, {info.rounds} rounds, {time}"
 

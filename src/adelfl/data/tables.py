@@ -3,7 +3,7 @@
 Rules, for files and arrays alike:
 
 - A row without a user or a label is an error.
-- Labels may be text or numbers; classes are numbered from 0 in sorted order.
+- Labels may be text or numbers; classes are numbered from 0 in sorted order. ``1`` and ``1.0`` are the same number.
 - Missing features (empty, ``?``, ``NA``, ``NaN``) are replaced by the column's mean over the training rows.
 - Columns that are constant or empty over the training rows are left out.
 - The other columns are standardised: mean 0 and standard deviation 1 over the training rows.
@@ -12,6 +12,7 @@ Rules, for files and arrays alike:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -119,9 +120,13 @@ def users_dataset(
     user_names, owner = _codes(name, "user", users)
     if len(class_names) < 2 or len(user_names) < 2:
         raise ConfigError(f"{name}: needs two or more labels and users, not {len(class_names)} and {len(user_names)}")
+    if split == "users" and len(user_names) < 3:
+        raise ConfigError(f"{name}: split 'users' needs three or more users, not 2; use 'within'")
     test = _within(owner, test_share, seed) if split == "within" else _by_user(owner, test_share, seed)
     if not test.any():
-        raise ConfigError(f"{name}: no sample is left for the test set; raise data.test_share (now {test_share:g})")
+        raise ConfigError(
+            f"{name}: no sample is left for the test set; raise test_share (now {test_share:g}), or use split 'users'"
+        )
     features = _standardised(table, ~test)
     if features.shape[1] == 0:
         raise ConfigError(f"{name}: every feature is constant over the training samples; give features that vary")
@@ -144,13 +149,16 @@ def _codes(name: str, what: str, values: Any) -> tuple[tuple[str, ...], Ints]:  
     for row, word in enumerate(words):
         if word.lower() in _MISSING:
             raise ConfigError(f"{name}: row {row + 2} has no {what}; remove rows without one")
+    keys: dict[str, Any] = {word: word for word in words}
+    order: list[Any]
     try:
-        keys = {word: float(word) for word in set(words)}
-        names = sorted(keys, key=keys.__getitem__)
-    except ValueError:
-        names = sorted(set(words))
-    number = {word: i for i, word in enumerate(names)}
-    return tuple(names), np.array([number[word] for word in words], dtype=np.int64)
+        exact = {word: Decimal(word) for word in keys}  # floats confuse long numbers of users
+        order, keys = sorted(set(exact.values())), exact
+    except (ArithmeticError, TypeError):  # a text or NaN
+        order = sorted(keys)
+    names = {keys[word]: word for word in reversed(words)}  # a number has the name that comes first
+    number = {key: i for i, key in enumerate(order)}
+    return tuple(names[key] for key in order), np.array([number[keys[word]] for word in words], dtype=np.int64)
 
 
 def _within(owner: Ints, share: float, seed: int) -> NDArray[np.bool_]:

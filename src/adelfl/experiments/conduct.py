@@ -176,18 +176,16 @@ def _job(study: Study, setup: Setup, cell: Cell, word: str, point: Point, seed: 
 
 
 def _run(jobs: list[RunJob], setup: Setup, stage: str, watch: Watch) -> Iterator[tuple[RunJob, float]]:
-    """Yield each job with its final accuracy; NaN for a run that broke down, which is not repeated."""
+    """Yield each job with its final accuracy; NaN for a run that broke down. Any other error ends the study."""
     if not jobs:
         return
+    from adelfl.simulation import TrainingError
+
     watch.stage(stage, len(jobs))
-    broken = [job for job in jobs if RunRecord(job.folder).diverged]
-    for job in broken:
-        watch.done(job, math.nan)
-        yield job, math.nan
-    for job, result in run_all([job for job in jobs if job not in broken], setup.workers, watch.row, setup.on):
+    for job, result in run_all(jobs, setup.workers, watch.row, setup.on):
         if not isinstance(result, AdelError):
             accuracy = math.nan if result.final_accuracy is None else result.final_accuracy
-        elif isinstance(result, InfeasibleBudgetError) or RunRecord(job.folder).diverged:
+        elif isinstance(result, InfeasibleBudgetError | TrainingError):
             accuracy = math.nan
         else:
             raise result

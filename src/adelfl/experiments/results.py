@@ -172,7 +172,7 @@ class StudyResults:
 
     def difference(self, cell: Cell, better: str, worse: str, at: str = "final") -> Difference:
         """Return the paired difference in points between two strategies, over common seeds."""
-        seeds = {run.seed for run in self.of(cell, better)} & {run.seed for run in self.of(cell, worse)}
+        seeds = self._common_seeds(cell, better, worse)
         high, low = (
             self.accuracy(cell, name, at)[[run.seed in seeds for run in self.of(cell, name)]]
             for name in (better, worse)
@@ -180,11 +180,14 @@ class StudyResults:
         gap = high - low
         return Difference(float(gap.mean()), standard_error(gap), gap.size, float(np.median(gap)))
 
+    def _common_seeds(self, cell: Cell, *strategies: str) -> set[int]:
+        return set.intersection(*({run.seed for run in self.of(cell, strategy)} for strategy in strategies))
+
     def verdicts(self) -> list[Verdict]:
         """Return the verdict on every claim in every cell it applies to."""
         claims, cells = self.study.claims, self.study.cells
         pairs = [(claim, cell) for claim in claims for cell in cells if not claim.cells or cell.key in claim.cells]
-        tested = [(claim, cell) for claim, cell in pairs if self.of(cell, claim.better) and self.of(cell, claim.worse)]
+        tested = [(claim, cell) for claim, cell in pairs if self._common_seeds(cell, claim.better, claim.worse)]
         return [self._verdict(claim, cell) for claim, cell in tested] + (
             self._deadlines() if self.study.falling else []
         )
@@ -294,8 +297,15 @@ def _write_rows(path: Path, kind: type[Any], rows: Iterable[Any]) -> None:
     writer = csv.DictWriter(text, [f.name for f in fields(kind)], lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in asdict(row).items()})
+        writer.writerow({name: _in_csv(name, value) for name, value in asdict(row).items()})
     write_output(path, text.getvalue())
+
+
+def _in_csv(name: str, value: object) -> object:
+    """Return a value of a table with six digits; a rate with all of them, since it identifies runs."""
+    if not isinstance(value, float):
+        return value
+    return str(value).removesuffix(".0") if name == "rate" else f"{value:.6g}"
 
 
 def _read_rows(path: Path, kind: type[Any]) -> list[Any]:

@@ -58,18 +58,9 @@ class RunRecord:
         return self._read("result.json", RunResult.from_json) if (self.folder / "result.json").exists() else None
 
     @cached_property
-    def _failed(self) -> dict[str, str]:
-        return self._read("failed.json", read_failure) if (self.folder / "failed.json").exists() else {}
-
-    @property
     def failure(self) -> str | None:
         """The error that stopped the run, if there was one."""
-        return self._failed.get("error")
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the run failed without an unexpected exception, so that it would fail again."""
-        return bool(self._failed) and "traceback" not in self._failed
+        return self._read("failed.json", read_failure) if (self.folder / "failed.json").exists() else None
 
     @cached_property
     def rounds(self) -> list[Row]:
@@ -170,7 +161,8 @@ def open_record_file(path: Path) -> Iterator[IO[bytes]]:
 def find_runs(folder: Path) -> list[RunRecord]:
     """Return all runs below a folder, sorted by path; hidden folders are skipped."""
     paths = sorted(folder.glob("**/run.json"))
-    return [RunRecord(path.parent) for path in paths if not path.parent.name.startswith(".")]
+    inner = ((path.parent, path.parent.relative_to(folder).parts) for path in paths)
+    return [RunRecord(place) for place, parts in inner if not any(part.startswith(".") for part in parts)]
 
 
 def run_folders(places: Sequence[Path]) -> tuple[list[Path], list[Path]]:

@@ -249,8 +249,8 @@ class RunResult(_Json):
         return _names(RunResult), ("final_accuracy",)
 
 
-def read_failure(data: object) -> dict[str, str]:
-    """Check the content of failed.json: ``error``, and ``traceback`` if the code raised an unexpected exception."""
+def read_failure(data: object) -> str:
+    """Return the sentence of failed.json, which also has ``traceback`` if the code raised an unexpected exception."""
     if not isinstance(data, dict) or not isinstance(data.get("error"), str):
         raise ValueError("it lacks error")
-    return data
+    return str(data["error"])

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from adelfl.planner import Solution, WhatIfRow
-from adelfl.report.style import BLUE, GREY, ORANGE, RC, RED, SERIES, figure
+from adelfl.report.style import BLUE, GREY, ORANGE, RC, RED, SERIES, figure, short
 
 _AXES = {"budget": "time budget, seconds", "rounds": "rounds in the same time", "without": "slowest devices left out"}
 _SHOWN_GROUPS = 400  # more groups do not change the figure visibly
@@ -84,7 +84,7 @@ def _draw_batches(ax: Axes, solution: Solution) -> None:
     takes_part = ~schedule.sits_out
     sizes = np.array([schedule.batch_sizes(int(t))[takes_part] for t in rounds])
     if sizes.shape[1] <= len(SERIES):
-        names = [schedule.fleet.name(int(g)) for g in np.flatnonzero(takes_part)]
+        names = [short(schedule.fleet.name(int(g))) for g in np.flatnonzero(takes_part)]
         for u, (name, colour) in enumerate(zip(names, SERIES, strict=False)):
             ax.step(rounds + 1, sizes[:, u], where="mid", color=colour, label=name)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ from adelfl.records.schema import RunInfo
 from adelfl.records.writer import versions
 from adelfl.runtime.codec import find_codec
 from adelfl.runtime.run import Record
+from adelfl.runtime.server_step import ServerStep
 from adelfl.simulation.experiment import Experiment
 
 MADE_BY = "simulate"
 """Value of ``RunInfo.made_by`` for a run that only Python can resume."""
+
+_WORLD = ("dropout", "drift", "throttled", "churn")
+"""Properties of a world that are keys of [fleet] in a configuration file."""
 
 
 def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[str, str]) -> RunInfo:
@@ -77,10 +81,11 @@ def _refuse_others(record: RunRecord, now: RunInfo) -> None:
 def _config(experiment: Experiment) -> dict[str, Any]:
     """Return the configuration by the sections of a configuration file."""
     e, s = experiment, experiment.strategy.problem
+    server = asdict(e.server_step or ServerStep(e.strategy.server_step))
     return {
         "data": {"name": e.dataset.name, "samples": int(e.dataset.y_train.size)},
         "model": {"name": type(e.model).__name__, "parameters": sum(p.numel() for p in e.model.parameters())},
-        "fleet": {"devices": s.devices},
+        "fleet": {"devices": s.devices} | {key: getattr(e.world, key, 0.0) for key in _WORLD},
         "training": {
             "rounds": s.rounds,
             "budget": s.budget,
@@ -89,11 +94,14 @@ def _config(experiment: Experiment) -> dict[str, Any]:
             "local_iterations": s.local_iterations,
             "weight_decay": e.local.weight_decay,
             "momentum": e.local.momentum,
+            "codec": find_codec(e.codec).name,
+            "oversample": e.oversample,
             "evaluations": e.evaluations,
             "seed": e.seed,
         },
         "learning_rate": {"schedule": type(s.learning_rate).__name__, "first": float(s.eta[0])},
         "strategy": {"name": e.strategy.name, "options": _readable(e.strategy.options)},
+        "server": {"step": server.pop("name"), **server},
         "engine": {"name": e.engine, "device": e.device},
     }
 

@@ -39,7 +39,7 @@ def read_speeds(path: Path, network: str | None = None) -> tuple[Floats, Floats]
         if path.suffix.lower() == ".csv":
             rows = _rows(path)
             if "latency_ms" in rows[0]:
-                return np.zeros(len(rows)), np.array([_TRAINING * float(row["latency_ms"]) / 1e3 for row in rows])
+                return _inferences([float(row["latency_ms"]) for row in rows])
             networks = sorted({row["network"] for row in rows if "network" in row})
             if networks and network not in networks and (network is not None or len(networks) > 1):
                 raise ConfigError(f"fleet.network must be one of {', '.join(networks)}, not {network!r}")
@@ -50,8 +50,15 @@ def read_speeds(path: Path, network: str | None = None) -> tuple[Floats, Floats]
                     own.setdefault(row["device"], []).append(row)
             fixed, per_sample = zip(*map(_line, own.values()), strict=True)
             return np.array(fixed), np.array(per_sample)
-        devices = _mapping(path)
-        return np.zeros(len(devices)), np.array([_TRAINING * float(d["computation"]) / 1e3 for d in devices])
+        return _inferences([float(d["computation"]) for d in _mapping(path)])
+
+
+def _inferences(milliseconds: Sequence[float]) -> tuple[Floats, Floats]:
+    """Return the step times of devices from the times of an inference on one sample."""
+    per_sample = _TRAINING * np.array(milliseconds) / 1e3
+    if not np.all(np.isfinite(per_sample) & (per_sample > 0)):
+        raise ConfigError("times of an inference must be positive numbers")
+    return np.zeros(per_sample.size), per_sample
 
 
 def _line(rows: Sequence[dict[str, str]]) -> tuple[float, float]:

@@ -75,8 +75,9 @@ class Schedules:
 
     @classmethod
     def of(cls, rows: list[tuple[list[tuple[float, float]], float]]) -> Schedules:
-        """Build schedules from the periods and the length of each row."""
-        periods = [(i, start, end) for i, (own, _) in enumerate(rows) for start, end in sorted(own) if end > start]
+        """Build schedules from the periods and the length of each row; a period ends with its row at the latest."""
+        within = [(i, max(0.0, a), min(b, length)) for i, (own, length) in enumerate(rows) for a, b in sorted(own)]
+        periods = [(i, start, end) for i, start, end in within if end > start]
         row, starts, ends = np.array(periods, dtype=np.float64).reshape(-1, 3).T
         return cls(starts, ends, row.astype(np.int64), np.array([length for _, length in rows]))
 
