@@ -268,8 +268,8 @@ class Latency:
         # Below the first quantile of the table the probability of s layers falls to 0 like time^s.
         low = table[:, 0]
         small = time < low
-        chances[small] = (0.5 / _TABLE_POINTS * (time / np.maximum(low, 1e-300)) ** np.arange(1, layers + 1))[small]
-        return chances
+        share_of_low = np.where(small, time, 0.0) / np.maximum(low, 1e-300)
+        return np.where(small, 0.5 / _TABLE_POINTS * share_of_low ** np.arange(1, layers + 1), chances)
 
     def _table(self, layers: int) -> Floats:
         """Return quantiles of the time of 1, 2, … L layers in mean layers, from the same draws for every fleet."""

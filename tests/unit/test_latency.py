@@ -75,6 +75,13 @@ def test_exponential_times_by_table_are_those_of_the_closed_form():
     assert closed == pytest.approx(participation.delivery(3, np.array([13.0, 2.2])))
 
 
+def test_delivery_of_devices_of_extremely_different_speed_does_not_overflow():
+    with np.errstate(all="raise"):
+        said = Latency(LAWS["constant"]).delivery(np.array([1e-200, 1.0]), np.zeros(2), np.array([1.5]), LAYERS)
+    assert said[0].tolist() == [1.0] * LAYERS
+    assert said[1, -1] == 1.0
+
+
 def test_delivery_takes_many_deadlines_at_once():
     mean, upload = np.full((5, 2), 0.3), np.array([0.1, 0.4])
     T = np.linspace(0.5, 2.0, 5)[:, None]
