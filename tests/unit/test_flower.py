@@ -44,6 +44,7 @@ from adelfl.updates import Shape
 from support.flower_world import (
     Being,
     Failing,
+    LayerClock,
     Net,
     Silent,
     Spoiling,
@@ -938,6 +939,36 @@ def test_data_may_be_a_dataset_or_a_loader():
     dataset = TensorDataset(*DATA)
     for data in (dataset, DataLoader(dataset, batch_size=16)):
         assert train(task_message(), model(), data).content["metrics"]["num-examples"] == 16
+
+
+class Loading(torch.utils.data.Dataset):
+    """Every batch of 16 samples takes five seconds to load."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        self.clock.time += 5 / 16
+        return DATA[0][i], DATA[1][i]
+
+
+def test_the_time_of_loading_batches_is_no_lag():
+    clock = LayerClock(1.0)  # for the forward pass and for each layer
+    reply = train(task_message(iterations=3), model(), Loading(clock), clock=clock)
+    report = Report.read(dict(reply.content["metrics"]), 3)
+    assert (report.setup, report.compute, report.steps) == (5.0, 4.0 + 9.0 + 9.0, (16.0, 2.0, 9.0, 0.0))
+    assert report.timing(clock.time + 1.0).outside == 1.0
+
+
+def test_a_batch_that_is_not_expected_in_time_is_not_loaded():
+    clock = LayerClock(1.0)
+    message = task_message(iterations=9, seconds=20.0, pace=(1 / 16, 1 / 16, 1 / 16))
+    reply = train(message, model(), Loading(clock), clock=clock)
+    assert reply.content["metrics"]["adelfl-done"] == 6
+    assert clock.time == 18.0  # a third batch and one layer would take until 25
 
 
 def test_batches_may_be_mappings_and_loaders_short():

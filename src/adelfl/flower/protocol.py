@@ -91,7 +91,7 @@ class Report:
     setup: float = math.nan
     """Seconds from the arrival of the message to the first batch."""
     compute: float = 0.0
-    """Seconds of computing."""
+    """Seconds from the first batch to the end of the last backward pass, including the loading of further batches."""
     aside: float = 0.0
     """Seconds of checks that are made only once."""
     total: float = math.nan
