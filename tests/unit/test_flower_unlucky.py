@@ -198,7 +198,16 @@ def test_a_node_that_comes_when_there_is_no_time_for_a_new_plan_does_no_harm(met
     assert len(result.train_metrics_clientapp) >= 3
 
 
-@pytest.mark.parametrize("lie", [{"adelfl-compute": 1e-9}, {"adelfl-compute": 5e-324}, {"adelfl-pair": [1e300] * 3}])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"adelfl-compute": 1e-9},
+        {"adelfl-compute": 5e-324},
+        {"adelfl-pair": [1e300] * 3},
+        {"adelfl-steps": [1e308, 2.0, 0.1, 0.01]},
+        {"adelfl-steps": [16.0, 2.0, 1e-300, 0.0]},
+    ],
+)
 def test_a_lie_of_one_node_does_not_starve_the_others(lie):
     class Liar(Being):
         def spoil(self, reply):
@@ -210,6 +219,19 @@ def test_a_lie_of_one_node_does_not_starve_the_others(lie):
     result = strategy(world).start(world, arrays(), num_rounds=20)
     assert len(result.train_metrics_clientapp) == 20
     assert np.mean([task.batch for task in world.nodes[1].asked]) > 16
+
+
+def test_a_step_that_is_interrupted_for_long_does_not_end_the_run():
+    class Suspended(Being):
+        def spoil(self, reply):
+            steps = np.append(np.full(99, 0.01), 3.0)  # a pause of three seconds
+            reported = [16.0, 100.0, float(steps.mean()), float(steps.var(ddof=1))]
+            reply.content["metrics"] = MetricRecord(dict(reply.content["metrics"]) | {"adelfl-steps": reported})
+            return reply
+
+    world = World(nodes(tick=1.0) | {4: Suspended(1.0, seed=4)})
+    result = strategy(world, budget=100.0).start(world, arrays(), num_rounds=10)
+    assert len(result.train_metrics_clientapp) == 10
 
 
 def test_no_messages_pile_up_at_a_node_that_was_away():
