@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from adelfl.errors import ConfigError
-from adelfl.flower import DeadlineStrategy
+from adelfl.flower import DeadlineStrategy, train
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.protocol import Task
 from adelfl.records.reader import RunRecord
-from support.flower_world import Being, Silent, VirtualClock, World, arrays, weights_of
+from support.flower_world import Being, LayerClock, Net, Silent, VirtualClock, World, arrays, weights_of
 
 METHODS = ("adel", "salf", "drop", "wait")
 
@@ -311,3 +312,22 @@ def test_an_average_of_iterates_leaves_running_statistics_alone():
     sent = np.mean([node.sent["norm.running_mean"] for node in world.nodes.values()], axis=0)
     assert final["norm.running_mean"] == pytest.approx(sent, rel=1e-5)
     assert final["norm.num_batches_tracked"].dtype == np.int64
+
+
+def test_an_average_of_iterates_leaves_arrays_outside_the_layers_alone():
+    class Masked(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.ones(4, dtype=torch.bool))
+
+    class Masking(Being):
+        def answer(self, message):
+            return train(message, Masked(), self.data, clock=LayerClock(self.seconds_per_layer)), self.lag + 0.2
+
+    world = World({i: Masking(0.02, seed=i) for i in (1, 2, 3)})
+    layers = [[f"{name}.weight", f"{name}.bias"] for name in ("first", "second", "third")]
+    s = strategy(world, learning_rate=3.0, layers=layers)  # so high that the average has less loss
+    result = s.start(world, arrays(Masked()), num_rounds=10)
+    assert s.run.state()["first.weight"].tolist() != weights_of(result.arrays)["first.weight"].tolist()
+    assert result.arrays["mask"].numpy().all()
+    assert not any("mask" in name for name in s.run.server)

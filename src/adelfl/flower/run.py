@@ -17,7 +17,6 @@ from adelfl.atomic import Weights
 from adelfl.clock import Clock, wall_seconds
 from adelfl.errors import AdelError, ConfigError
 from adelfl.flower.backend import OnFlower
-from adelfl.flower.protocol import is_statistic
 from adelfl.learning_rate import ConstantRate
 from adelfl.records.reader import RunRecord
 from adelfl.records.schema import RunInfo
@@ -74,8 +73,8 @@ class FlowerRun(ModelHost):
         self.result.arrays = _record(self.final_weights())
 
     def parameters(self) -> Weights:
-        """Return the arrays that are not running statistics."""
-        return {name: value for name, value in self.weights.items() if not is_statistic(name)}
+        """Return the arrays that updates may contain."""
+        return {name: self.weights[name] for name in self.backend.shape.parameters}
 
     def set_buffers(self, buffers: Mapping[str, Any]) -> None:
         """Replace running statistics."""
