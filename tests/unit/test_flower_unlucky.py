@@ -145,6 +145,12 @@ def test_first_messages_that_are_lost_are_sent_again(method):
     assert len(result.train_metrics_clientapp) >= 7
 
 
+def test_a_node_that_works_until_the_opening_round_stops_it_is_asked_only_once():
+    world = World(nodes(count=2) | {3: Being(40.0, lag=5.0, seed=3)})  # stopped after 100 s
+    strategy(world, budget=1000.0, method="salf", local_iterations=10).start(world, arrays(), num_rounds=4)
+    assert [task.round for task in world.nodes[3].asked].count(1) == 1
+
+
 def test_a_node_that_never_answers_is_asked_for_less_and_less_often():
     calls = []
 

@@ -36,6 +36,7 @@ _LONGEST_POLL, _SHORTEST_POLL = 0.25, 0.01
 _LOOK = 1.0  # seconds between two requests of the connected nodes
 _PATIENCE = 3.0  # cutoffs, or round trips, after which a message without an answer counts as lost
 _LEAST_PATIENCE = 60.0  # seconds, for tasks without a cutoff
+_OVERDUE = 1.5  # times after which a device should have stopped, for such tasks
 _FIRST_PATIENCE = 0.1  # share of the budget, before any cutoff or round trip is known
 _FAILED = 0.02  # shortest duration of a round without any update, as a share of the budget
 _GRACE = 1.1  # longest duration of a round that waits for late answers, relative to its deadline
@@ -83,7 +84,7 @@ class OnFlower(Backend):
         self._events: deque[Event] = deque()
         self._recent: dict[int, Weights] = {}  # changes of the last single arrival of each device
         self._available: set[int] = set()  # devices that were reported to the strategy as available
-        self._look_at, self._longest = 0.0, 0.0
+        self._look_at, self._longest, self._least_patience = 0.0, 0.0, _LEAST_PATIENCE
 
     def now(self) -> float:
         """Seconds since the run began."""
@@ -126,10 +127,13 @@ class OnFlower(Backend):
             i = int(np.searchsorted(tasks.devices, self.roster.index(node)))
             sent.assigned[i] = self._task(tasks, i, version)
             self._by_key[key] = (sent, i)
-        if math.isinf(self.exchange.patience):
-            self.exchange.patience = max(_LEAST_PATIENCE, _FIRST_PATIENCE * self.budget)
         if math.isfinite(tasks.cutoff):
             self.exchange.patience = _PATIENCE * max(1.0, tasks.cutoff)
+        else:
+            known = _FIRST_PATIENCE * self.budget if math.isinf(self.exchange.patience) else self.exchange.patience
+            stop = 0.0 if tasks.stop is None else float(tasks.stop.max())
+            self._least_patience = max(_LEAST_PATIENCE, _OVERDUE * stop)
+            self.exchange.patience = max(self._least_patience, known)
         if tasks.together:
             self._open.append(sent)
         else:
@@ -216,7 +220,7 @@ class OnFlower(Backend):
         if not sent.tasks.together:
             self._available.add(int(sent.tasks.devices[i]))
             self._longest = max(self._longest, reply.seconds)
-            self.exchange.patience = max(_LEAST_PATIENCE, _PATIENCE * self._longest)
+            self.exchange.patience = max(self._least_patience, _PATIENCE * self._longest)
             self._events.append(self._arrivals(sent, sent.tasks.only(np.array([i])), [i]))
 
     def _compare(self, u: int, changes: Weights) -> None:
