@@ -65,6 +65,15 @@ def test_over_selection_goes_on_when_enough_nodes_have_delivered():
     assert world.clock.now() < 0.5 * waiting.clock.now()
 
 
+def test_a_round_that_waits_is_not_merged_if_the_budget_ends_before_it(tmp_path):
+    nodes = {1: Being(0.02, seed=1), 2: Being(0.02, seed=2), 3: Being(1.0, seed=3)}
+    start("wait", nodes, rounds=40, budget=50.0, folder=tmp_path / "run")
+    *merged, last = RunRecord.open(tmp_path / "run").rounds[1:]
+    assert {tuple(row.contributors) for row in merged} == {(3, 3, 3)}
+    assert last.abandoned
+    assert last.length > 1.0  # and no other round begins in its last moments
+
+
 def test_timelyfl_asks_fast_nodes_for_more_steps():
     nodes = {i: Being(0.05 * i, lag=0.01, seed=i) for i in (1, 2, 3, 4, 5, 6)}
     world, _, _ = start("timelyfl", nodes, rounds=10, plan_options={"most": 4})

@@ -25,6 +25,7 @@ from adelfl.planner.beliefs import Timing
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.seeds import rng_for
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Joined, Late, Merge, Tasks, Timer
+from adelfl.strategies.deployment import LAST
 from adelfl.updates import NormGuard, Shape, UpdateRejected
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ _OVERDUE = 1.5  # times after which a device should have stopped, for such tasks
 _FIRST_PATIENCE = 0.1  # share of the budget, before any cutoff or round trip is known
 _FAILED = 0.02  # shortest duration of a round without any update, as a share of the budget
 _GRACE = 1.1  # longest duration of a round that waits for late answers, relative to its deadline
-_LAST = 0.1  # seconds before the end of the budget at which the last round closes
 
 
 @dataclass(eq=False)
@@ -119,7 +119,7 @@ class OnFlower(Backend):
         number, self.dispatched = self.dispatched, self.dispatched + 1
         now, busy = self.now(), self.exchange.busy
         idle = [i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy]
-        last = max(now, self.budget - _LAST)
+        last = max(now, self.budget - LAST)
         end, latest = (min(now + factor * tasks.cutoff, last) if tasks.together else math.inf for factor in (1, _GRACE))
         sent = _Dispatch(tasks, number, version, now, end, latest, self.settings.run.weights)
         messages = [self.message(self.roster[tasks.devices[i]], self._task(tasks, i, version)) for i in idle]

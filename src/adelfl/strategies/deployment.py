@@ -29,7 +29,10 @@ from adelfl.strategies.deployment_planner import DeploymentPlanner, Settings
 from adelfl.strategies.opening import POLL, Opening
 from adelfl.strategies.reports import Reports
 
+LAST = 0.1
+"""Seconds before the end of the budget at which the last round closes."""
 _MARGIN = 1.1  # factor on the longest time that the server took between two rounds
+_ROUNDING = 1e-6  # seconds
 _MOST_DEVICES, _MOST_MERGES = 100_000, 1_000_000  # bounds for asynchronous methods, which need no numbers
 MOST_CORRECTION = 5.0
 """Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
@@ -50,7 +53,7 @@ class Deployment(Strategy):
         self._opening: Opening | None = None
         self._merged: Merged | None = None  # a merge that has not been passed to the method
         self._enough = settings.min_devices
-        self._waits = False  # whether the present round has no deadline of its own
+        self._expires = math.inf  # when a round without a deadline of its own is cut off by the end of the budget
 
     @property
     def beliefs(self) -> Beliefs | None:
@@ -101,7 +104,8 @@ class Deployment(Strategy):
 
     def _open(self, view: View, event: Event) -> Actions:
         planner, settings = self._planner, self.settings
-        if view.left <= planner.between or (planner.t >= planner.rounds and not planner.another_round(view)):
+        over = view.left <= max(LAST, planner.between) + _ROUNDING
+        if over or (planner.t >= planner.rounds and not planner.another_round(view)):
             return Actions(stop=True)
         idle = view.cohort(planner.t, None)
         if math.isnan(self._patience):
@@ -152,9 +156,12 @@ class Deployment(Strategy):
         planner, beliefs = self._planner, self._planner.beliefs
         u, left = tasks.devices, planner.time_left(view)
         meant = left if method.self_paced else planner.planned()
-        self._waits = math.isinf(tasks.cutoff)
-        cutoff = view.left - planner.between if self._waits else tasks.cutoff * left / meant
-        stop = np.full(u.size, np.inf) if self._waits else cutoff - beliefs.outside(u)
+        if waits := math.isinf(tasks.cutoff):
+            cutoff = view.left - max(LAST, planner.between)
+        else:
+            cutoff = tasks.cutoff * left / meant
+        self._expires = view.now + cutoff if waits else math.inf
+        stop = np.full(u.size, np.inf) if waits else cutoff - beliefs.outside(u)
         works = (tasks.batch > 0) & (stop > beliefs.setup(u))
         self._reports.rest(u, works)
         batch, pace = np.where(works, tasks.batch, 0), beliefs.pace(u, self.settings.layers)
@@ -193,7 +200,7 @@ class Deployment(Strategy):
         assert actions.merge is not None
         A = actions.merge.A[0]
         A = A / np.maximum(1.0, A.sum(axis=0) / MOST_CORRECTION)
-        expired = self._waits and view.now - event.began >= event.tasks.cutoff
+        expired = view.now >= self._expires - _ROUNDING
         if np.count_nonzero(event.z) < max(1, self.settings.min_reports) or expired:
             A = np.zeros_like(A)
         else:
