@@ -113,17 +113,25 @@ def test_time_spent_waiting_for_nodes_does_not_shorten_the_rounds_further(at):
     assert world.clock.now() <= 60.0
 
 
-def test_evaluation_at_nodes_works_with_unsigned_ids():
-    class Evaluating(Being):
-        def answer(self, message):
-            if message.metadata.message_type == "evaluate":
-                content = RecordDict({"metrics": MetricRecord({"num-examples": 1, "accuracy": 1.0})})
-                return Message(content, reply_to=message), 0.1
-            return super().answer(message)
+class Evaluating(Being):
+    def answer(self, message):
+        if message.metadata.message_type == "evaluate":
+            content = RecordDict({"metrics": MetricRecord({"num-examples": 1, "accuracy": 1.0})})
+            return Message(content, reply_to=message), 0.1
+        return super().answer(message)
 
+
+def test_evaluation_at_nodes_works_with_unsigned_ids():
     world = World({n: Evaluating(0.05, seed=i) for i, n in enumerate((5, 2**63 + 999, 2**63 + 12345))})
     result = strategy(world, fraction_evaluate=1.0).start(world, arrays(), num_rounds=3)
     assert len(result.evaluate_metrics_clientapp) == 3
+
+
+def test_evaluation_at_nodes_has_time_if_the_number_of_merges_is_not_given():
+    world = World(nodes(Evaluating, tick=0.2))
+    s = strategy(world, method="fedbuff", plan_options={"buffer": 4}, fraction_evaluate=1.0)
+    result = s.start(world, arrays(), num_rounds="auto")
+    assert len(result.evaluate_metrics_clientapp) >= len(result.train_metrics_clientapp) - 1
 
 
 def test_an_opening_round_that_was_too_long_for_everybody_is_repeated_with_less_work():

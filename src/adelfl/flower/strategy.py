@@ -35,7 +35,7 @@ from adelfl.runtime.server_step import ServerStep
 from adelfl.seeds import rng_for
 from adelfl.strategies import BUILT_IN, find_strategy
 from adelfl.strategies import Strategy as Method
-from adelfl.strategies.deployment import deployed
+from adelfl.strategies.deployment import MOST_MERGES, deployed
 from adelfl.strategies.deployment_planner import Settings
 from adelfl.updates import Shape
 
@@ -264,7 +264,9 @@ class DeadlineStrategy(Strategy):
         """Evaluate the model after a round, at nodes and on the server."""
         backend = self.run.backend
         if number > 0 and (messages := self.configure_evaluate(number, result.arrays, config, backend.exchange.grid)):
-            seconds = self.evaluate_seconds or self.budget / self.run.strategy.rounds / 4
+            rounds = self.run.strategy.rounds
+            mean_round = self.budget / rounds if rounds < MOST_MERGES else backend.now() / number
+            seconds = self.evaluate_seconds or mean_round / 4
             answers = backend.collect(messages, min(backend.now() + seconds, self.budget))
             if (at_nodes := self.aggregate_evaluate(number, answers)) is not None:
                 result.evaluate_metrics_clientapp[number] = at_nodes

@@ -33,7 +33,9 @@ LAST = 0.1
 """Seconds before the end of the budget at which the last round closes."""
 _MARGIN = 1.1  # factor on the longest time that the server took between two rounds
 _ROUNDING = 1e-6  # seconds
-_MOST_DEVICES, _MOST_MERGES = 100_000, 1_000_000  # bounds for asynchronous methods, which need no numbers
+_MOST_DEVICES = 100_000  # bound for asynchronous methods, which need no number
+MOST_MERGES = 1_000_000
+"""Number of merges of an asynchronous method if none is given."""
 MOST_CORRECTION = 5.0
 """Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
 
@@ -223,4 +225,4 @@ def deployed(name: str, options: Mapping[str, Any], settings: Settings) -> Strat
         raise ConfigError(f"method {name!r} keeps every node at work: fraction_train must be 1")
     same = {key: getattr(settings, key) for key in ("layers", "budget", "learning_rate", "batch", "local_iterations")}
     fleet = Fleet.of(1.0, 0.0, _MOST_DEVICES)  # speeds are not used
-    return kind(Problem(fleet, rounds=settings.rounds or _MOST_MERGES, **same), **options)
+    return kind(Problem(fleet, rounds=settings.rounds or MOST_MERGES, **same), **options)
