@@ -826,6 +826,18 @@ def test_time_without_a_server_is_the_budgets_too(tmp_path, monkeypatch):
     assert differ(weights_of(result.arrays), weights_of(arrays()))  # the model of round 2
 
 
+def test_a_wall_clock_that_was_set_back_gives_no_time_back(tmp_path, monkeypatch):
+    import adelfl.flower.strategy as flower_strategy
+
+    world, now, started = World(beings()), flower_strategy.wall_seconds, []
+    with pytest.raises(Killed):
+        strategy(world, record=tmp_path / "run").start(world, arrays(), num_rounds=8, evaluate_fn=dies_in(4))
+    monkeypatch.setattr(flower_strategy, "wall_seconds", lambda: now() - 3600.0)
+    monkeypatch.setattr(flower_strategy, "RealClock", lambda now: started.append(now) or world.clock)
+    strategy(world, clock=None, record=tmp_path / "run").start(world, arrays(), num_rounds=8)
+    assert started == [RunRecord.open(tmp_path / "run").rounds[3].time]
+
+
 def test_a_record_names_nodes_depths_and_rejections(tmp_path):
     nodes = beings() | {3: Spoiling(nan_in("third.bias"), seed=3)}
     run(nodes, rounds=4, record=tmp_path / "run", method="salf")

@@ -214,7 +214,8 @@ class DeadlineStrategy(Strategy):
         folder = None if self.record is None else Path(self.record)
         with Record.open(folder, info, partial(check_same_run, info)) as record:
             began = None if record.writer is None else record.info.started
-            clock = self.clock or RealClock(0.0 if began is None else max(0.0, wall_seconds() - began))
+            known = 0.0 if record.checkpoint is None else record.checkpoint.time  # if the wall clock was set back
+            clock = self.clock or RealClock(known if began is None else max(known, wall_seconds() - began))
             message = partial(self._message, config=train_config or ConfigRecord())
             evaluate = partial(self._evaluate, evaluate_fn=evaluate_fn, config=evaluate_config or ConfigRecord())
             backend = OnFlower(Exchange(grid, clock, self.budget), shape, message, self)
