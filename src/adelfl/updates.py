@@ -148,7 +148,7 @@ class NormGuard:
 
     def __init__(self, shape: Shape, limit: float) -> None:
         self.shape, self.limit = shape, limit
-        self._usual = [0.0] * len(shape.layers)
+        self.usual = [0.0] * len(shape.layers)  # largest median of each layer so far
 
     def out_of_line(self, updates: Sequence[Mapping[str, Array]]) -> dict[int, UpdateRejected]:
         """Return the rejections of updates by their position."""
@@ -162,7 +162,7 @@ class NormGuard:
             }
             if len(norms) < 3:
                 continue
-            self._usual[l] = usual = max(self._usual[l], float(np.median(list(norms.values()))))
+            self.usual[l] = usual = max(self.usual[l], float(np.median(list(norms.values()))))
             for i in (i for i, norm in norms.items() if norm > self.limit * usual and i not in rejections):
                 sentence = f"layer {l + 1} changes by {norms[i]:.3g}; usual is {usual:.3g}"
                 rejections[i] = UpdateRejected(Reason.norm, sentence)

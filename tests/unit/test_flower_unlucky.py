@@ -69,6 +69,33 @@ def test_a_run_survives_two_crashes(method, tmp_path):
     assert RunRecord.open(tmp_path / "run").result.abandoned == 0
 
 
+class Learned(Being):
+    """Has learned its data in round 3, so that its updates become small."""
+
+    def spoil(self, reply):
+        if self.asked[-1].round > 2:
+            small = {n: Array(a.numpy() * np.float32(1e-3)) for n, a in reply.content["arrays"].items()}
+            reply.content["arrays"] = ArrayRecord(small)
+        return reply
+
+
+def test_a_resumed_run_ends_as_if_it_had_not_been_interrupted(tmp_path):
+    def start(name, round):
+        s = strategy(world, method="salf", record=tmp_path / name)
+        s.start(world, arrays(), num_rounds=8, evaluate_fn=dies_in(round))
+
+    for name, rounds in (("whole", [99]), ("resumed", [6, 99])):
+        world = World(nodes(Learned, count=3) | {4: Being(0.05, seed=4)})
+        for round in rounds[:-1]:
+            with pytest.raises(Killed):
+                start(name, round)
+            world.clock.sleep_until(world.clock.now() + 1.0)  # the killed server's messages are answered
+        start(name, rounds[-1])
+    whole, resumed = (RunRecord.open(tmp_path / name) for name in ("whole", "resumed"))
+    assert [row.rejected for row in resumed.rounds] == [row.rejected for row in whole.rounds] == [{}] * 9
+    assert resumed.result.time_use["computing"] == pytest.approx(whole.result.time_use["computing"], rel=0.1)
+
+
 class Echoing(World):
     """Gives every reply twice, and one that answers no message of the server."""
 

@@ -19,7 +19,7 @@ from adelfl.errors import AdelError, ConfigError
 from adelfl.flower.backend import OnFlower
 from adelfl.learning_rate import ConstantRate
 from adelfl.records.reader import RunRecord
-from adelfl.records.schema import RunInfo
+from adelfl.records.schema import Row, RunInfo
 from adelfl.runtime.backend import Change
 from adelfl.runtime.loop import Step
 from adelfl.runtime.run import ModelHost, Record, Run
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 _POLL = 0.25
+_NORMS = "adelfl/norms"  # entry of a checkpoint beside the weights
 
 
 class FlowerRun(ModelHost):
@@ -92,12 +93,15 @@ class FlowerRun(ModelHost):
         return self.weights | dict(self.shown())
 
     def state(self) -> Weights:
-        """Return the present iterate."""
-        return self.weights
+        """Return the present iterate, and the norms that updates are compared with."""
+        return self.weights | {_NORMS: np.array(self.backend.norms.usual)}
 
     def load(self, state: Weights, version: int) -> None:
-        """Restore the iterate of a checkpoint."""
-        self._set(state)
+        """Restore the iterate of a checkpoint, and the norms, which older ones lack."""
+        weights = dict(state)
+        if (usual := weights.pop(_NORMS, None)) is not None:
+            self.backend.norms.usual = usual.tolist()
+        self._set(weights)
 
     # -- the run
 
@@ -201,6 +205,10 @@ class FlowerRun(ModelHost):
         self.time_use["computing"] += computing
         self.time_use["lag"] += min(lag, length - computing)
         self.time_use["idle"] += max(0.0, length - computing - lag)
+
+    def repeat(self, step: Step, row: Row) -> None:
+        """Add the time of a round of an earlier process."""
+        self._account(step, merged=not row.abandoned)
 
     def described(self, info: RunInfo) -> RunInfo:
         """Add the nodes, and the plan when it exists."""
