@@ -123,12 +123,22 @@ def test_a_norm_limit_that_would_reject_the_median_is_refused():
         DeadlineStrategy(budget=1.0, norm_limit=0.5)
 
 
-def test_a_run_is_not_continued_with_another_method(tmp_path):
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"method": "salf", "plan_options": {}}, "strategy = fedbuff, not salf"),
+        ({"plan_options": {"buffer": 3}}, r"options = \{'buffer': 2\}, not \{'buffer': 3\}"),
+        ({"learning_rate": 0.1}, "learning_rate = 0.5, not 0.1"),
+    ],
+)
+def test_a_run_is_not_continued_with_other_settings(other, message, tmp_path):
     world = World(nodes())
+    given = {"method": "fedbuff", "plan_options": {"buffer": 2}, "record": tmp_path / "run"}
     with pytest.raises(Killed):
-        strategy(world, record=tmp_path / "run").start(world, arrays(), num_rounds=6, evaluate_fn=dies_in(3))
-    with pytest.raises(ConfigError, match="begun with strategy = adel, not salf"):
-        strategy(world, method="salf", record=tmp_path / "run").start(world, arrays(), num_rounds=6)
+        strategy(world, **given).start(world, arrays(), num_rounds=6, evaluate_fn=dies_in(3))
+    with pytest.raises(ConfigError, match=f"begun with {message}"):
+        strategy(world, **given | other).start(world, arrays(), num_rounds=6)
+    strategy(world, **given, norm_limit=20.0).start(world, arrays(), num_rounds=6)
 
 
 @pytest.mark.parametrize("at", [12.0, 32.0])

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 _POLL = 0.25
+_DECISIVE = (
+    *("learning_rate", "batch", "local_iterations", "options", "constants", "oversample"),
+    *("fraction_train", "min_train_nodes", "min_reports", "measure_share"),
+)
+"""Further settings on which decisions depend."""
 _NORMS = "adelfl/norms"  # entry of a checkpoint beside the weights
 
 
@@ -234,12 +239,14 @@ def recorded(value: object) -> object:
 
 
 def check_same_run(now: RunInfo, old: RunRecord) -> None:
-    """Refuse the record of another run, or of a finished one."""
+    """Refuse the record of a finished run, or of one with other settings, with which decisions cannot be repeated."""
     if old.result is not None:
         raise ConfigError(f"{old.folder}: this run has ended; choose another folder")
-    for key in ("budget", "rounds", "strategy"):
-        then, given = getattr(old.info, key), getattr(now, key)
-        if then != given:
+    settings = [(key, getattr(old.info, key), getattr(now, key)) for key in ("budget", "rounds", "strategy", "layers")]
+    before, after = old.info.config.get("flower", {}), now.config["flower"]
+    settings += [(key, before[key], after[key]) for key in _DECISIVE if key in before]
+    for key, then, given in settings:
+        if then != given and " at 0x" not in str(given):  # the name of an object differs in every process
             raise ConfigError(f"{old.folder}: this run was begun with {key} = {then}, not {given}")
 
 
