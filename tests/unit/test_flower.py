@@ -40,6 +40,7 @@ from adelfl.strategies import find_strategy
 from adelfl.strategies.actions import Arrivals, Merged, Started, View
 from adelfl.strategies.deployment import MOST_CORRECTION, Deployment
 from adelfl.strategies.deployment_planner import DeploymentPlanner, Settings
+from adelfl.strategies.reports import Reports
 from adelfl.updates import Shape
 from support.flower_world import (
     Being,
@@ -420,6 +421,24 @@ def test_where_so_many_rounds_do_not_fit_there_are_fewer(method, caplog):
         world, result = run({i: Being(0.01, lag=29.0, seed=i) for i in (1, 2, 3)}, rounds=3, method=method)
     assert "is too short: devices do not compute for 31.9 s of a round" in caplog.text
     assert list(result.train_metrics_clientapp) == [1]  # the model of the opening round
+
+
+def test_the_number_of_rounds_that_fit_is_found_in_a_few_plans():
+    made, sentences = [], []
+
+    def make(problem):
+        made.append(problem.rounds)
+        return find_strategy("adel-paper")(problem)
+
+    rate = ConstantRate(0.1)
+    settings = Settings(layers=4, rounds=4000, budget=600.0, learning_rate=rate, tell=sentences.append)
+    reports = Reports(4, 1)
+    reports.beliefs = Beliefs(np.full(8, 2.0), np.full(8, 0.01))
+    planner = DeploymentPlanner(make, settings, reports)
+    assert planner.plan(View(0.0, 300.0, 1, lambda k, size: np.arange(8)))
+    assert planner.rounds == 269
+    assert len(made) < 15
+    assert "4000 rounds do not fit into 300.0 s (device #1 is the limit: with a single sample" in sentences[0]
 
 
 def test_a_node_that_connects_later_is_measured_and_joins():
