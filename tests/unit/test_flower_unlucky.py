@@ -12,9 +12,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from adelfl.errors import ConfigError
 from adelfl.flower import DeadlineStrategy, train
+from adelfl.flower.backend import OnFlower
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.protocol import Task
 from adelfl.records.reader import RunRecord
+from adelfl.updates import Shape
 from support.flower_world import Being, LayerClock, Net, Silent, VirtualClock, World, arrays, weights_of
 
 METHODS = ("adel", "salf", "drop", "wait")
@@ -156,6 +158,24 @@ class Evaluating(Being):
             content = RecordDict({"metrics": MetricRecord({"num-examples": 1, "accuracy": 1.0})})
             return Message(content, reply_to=message), 0.1
         return super().answer(message)
+
+
+def test_the_idle_nodes_of_a_large_deployment_are_found_without_comparing_all_pairs():
+    compared = []
+
+    class Id(int):
+        def __eq__(self, other):
+            compared.append(other)
+            return int(self) == int(other)
+
+        __hash__ = int.__hash__
+
+    world = World({Id(2**63 + i): None for i in range(500)})
+    shape = Shape.of(weights_of(arrays()), [["first.weight"]])
+    backend = OnFlower(Exchange(world, world.clock), shape, None, strategy(world))
+    for _ in range(2):
+        assert backend.cohort(0, None).tolist() == list(range(500))
+    assert len(compared) < 10_000
 
 
 def test_evaluation_at_nodes_works_with_unsigned_ids():

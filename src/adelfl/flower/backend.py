@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,6 +72,7 @@ class OnFlower(Backend):
         self.clock, self.L = exchange.clock, len(shape.layers)
         self.norms = NormGuard(shape, settings.norm_limit)
         self.roster: list[int] = []  # Flower's number of each device's node
+        self._devices: dict[int, int] = {}  # device of each node
         self.rejected: Counter[str] = Counter()  # by reason, since the last row
         self.late: Counter[str] = Counter()  # by round, since the last row
         self.accepted: list[Message] = []  # replies of the last merge
@@ -105,8 +106,15 @@ class OnFlower(Backend):
 
     def _idle(self) -> Ints:
         idle = self.idle_nodes()
-        self.roster += [node for node in idle if node not in self.roster]
-        return np.array(sorted(map(self.roster.index, idle)), dtype=np.int64)
+        self.enroll(idle)
+        return np.array(sorted(self._devices[node] for node in idle), dtype=np.int64)
+
+    def enroll(self, nodes: Iterable[int]) -> None:
+        """Add new nodes to the roster."""
+        for node in nodes:
+            if node not in self._devices:
+                self._devices[node] = len(self.roster)
+                self.roster.append(node)
 
     # -- tasks
 
@@ -123,8 +131,9 @@ class OnFlower(Backend):
         end, latest = (min(now + factor * tasks.cutoff, last) if tasks.together else math.inf for factor in (1, _GRACE))
         sent = _Dispatch(tasks, number, version, now, end, latest, self.settings.run.weights)
         messages = [self.message(self.roster[tasks.devices[i]], self._task(tasks, i, version)) for i in idle]
+        position = {self.roster[tasks.devices[i]]: i for i in idle}
         for key, node in self.exchange.send(messages, min(sent.end, self.budget)).items():
-            i = int(np.searchsorted(tasks.devices, self.roster.index(node)))
+            i = position[node]
             sent.assigned[i] = self._task(tasks, i, version)
             self._by_key[key] = (sent, i)
         if math.isfinite(tasks.cutoff):

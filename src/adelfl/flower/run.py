@@ -60,7 +60,7 @@ class FlowerRun(ModelHost):
         self.settings, self.evaluate = settings, evaluate
         info, self.budget, self.L = record.info, record.info.budget, len(record.info.layers)
         self.done = 0 if record.checkpoint is None else record.checkpoint.round
-        backend.roster = [int(node) for node in info.nodes or ()]
+        backend.enroll(int(node) for node in info.nodes or ())
         self.abandoned, self.merges = sum(row.abandoned for row in record.rows), 0
         self.time_use = dict.fromkeys(("computing", "lag", "idle", "abandoned"), 0.0)
         self.result = Result()
