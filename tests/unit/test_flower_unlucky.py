@@ -16,7 +16,7 @@ from adelfl.flower.backend import OnFlower
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.protocol import Task
 from adelfl.records.reader import RunRecord
-from adelfl.updates import Shape
+from adelfl.updates import NormGuard, Shape
 from support.flower_world import Being, LayerClock, Net, Silent, VirtualClock, World, arrays, weights_of
 
 METHODS = ("adel", "salf", "drop", "wait")
@@ -340,6 +340,16 @@ def test_a_quick_node_with_small_updates_does_not_lock_the_others_out():
     s = strategy(world, budget=100.0, method="fedbuff", plan_options={"buffer": 2})
     s.start(world, arrays(), num_rounds="auto")
     assert sum(s.run.backend.rejected.values()) == 0
+
+
+def test_the_norms_of_a_single_update_are_computed_once_and_its_changes_are_not_kept(monkeypatch):
+    measured, norms = [], NormGuard.norms
+    monkeypatch.setattr(NormGuard, "norms", lambda guard, changes: measured.append(1) or norms(guard, changes))
+    world = World(nodes(count=8))
+    s = strategy(world, method="fedbuff", plan_options={"buffer": 4})
+    s.start(world, arrays(), num_rounds=20)
+    assert len(measured) <= sum(len(node.asked) for node in world.nodes.values())
+    assert {type(norm) for norms in s.run.backend._recent.values() for norm in norms} == {float}
 
 
 def test_a_method_hears_of_every_merge_even_if_nodes_are_away_for_a_moment():

@@ -83,7 +83,7 @@ class OnFlower(Backend):
         self._by_key: dict[str, tuple[_Dispatch, int]] = {}
         self._deliveries: dict[tuple[int, int], Delivery] = {}  # by number of the dispatch, and device
         self._events: deque[Event] = deque()
-        self._recent: dict[int, Weights] = {}  # changes of the last single arrival of each device
+        self._recent: dict[int, list[float]] = {}  # norms of the last single arrival of each device
         self._available: set[int] = set()  # devices that were reported to the strategy as available
         self._look_at, self._longest, self._least_patience = 0.0, 0.0, _LEAST_PATIENCE
 
@@ -235,15 +235,16 @@ class OnFlower(Backend):
     def _compare(self, u: int, changes: Weights) -> None:
         """Compare the norms of a single arrival with those of the other devices' last arrivals."""
         others = [other for v, other in self._recent.items() if v != u]
-        self._recent[u] = changes  # even if it is rejected, so that the norms of all devices can change together
-        if rejection := self.norms.out_of_line([changes, *others]).get(0):
+        self._recent[u] = own = self.norms.norms(changes)
+        # It counts for others even if it is rejected, so that the norms of all devices can change together.
+        if rejection := self.norms.out_of_line([own, *others]).get(0):
             raise rejection
 
     def _close(self, sent: _Dispatch) -> Arrivals:
         """Compare the norms of all updates of a round, and return its arrivals."""
         sent.closed = True
         positions = list(sent.deliveries)
-        updates = [sent.deliveries[i].changes for i in positions]
+        updates = [self.norms.norms(sent.deliveries[i].changes) for i in positions]
         for k, rejection in self.norms.out_of_line(updates).items():
             del sent.deliveries[positions[k]]
             self._reject(sent, positions[k], rejection)
