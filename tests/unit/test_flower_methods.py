@@ -58,6 +58,14 @@ def test_nodes_add_the_proximal_term_and_move_less():
     assert seen[3.0] < seen[0.0]
 
 
+@pytest.mark.parametrize("method", ["fedprox", "fednova"])
+def test_a_given_deadline_is_not_made_longer_to_use_the_budget(method, tmp_path):
+    more = {"local_iterations": 50, "plan_options": {"deadline": 1.5}}
+    start(method, {i: Being(0.05, seed=i) for i in (1, 2, 3)}, folder=tmp_path / "run", **more)
+    rounds = RunRecord.open(tmp_path / "run").rounds[2:]
+    assert [row.deadline for row in rounds] == pytest.approx([1.5] * 7)
+
+
 def test_over_selection_goes_on_when_enough_nodes_have_delivered():
     world, result, _ = start("over-selection")  # 3 of 4 nodes
     waiting, patient, _ = start("wait")

@@ -161,7 +161,8 @@ class Deployment(Strategy):
         if waits := math.isinf(tasks.cutoff):
             cutoff = view.left - max(LAST, planner.between)
         else:
-            cutoff = tasks.cutoff * left / meant
+            stretch = left / meant
+            cutoff = tasks.cutoff * (min(1.0, stretch) if method.given_deadlines else stretch)
         self._expires = view.now + cutoff if waits else math.inf
         stop = np.full(u.size, np.inf) if waits else cutoff - beliefs.outside(u)
         works = (tasks.batch > 0) & (stop > beliefs.setup(u))

@@ -134,7 +134,7 @@ class DeploymentPlanner:
         left, rounds = self.time_left(view), self.rounds - self.t
         if self.settings.rounds is None and (self.beliefs.upload(self._served) * rounds >= left).any():
             return True
-        return left > (1 + _SAVED) * self.planned()
+        return left > (1 + _SAVED) * self.planned() and not self.method.given_deadlines
 
     def plan(self, view: View) -> bool:
         """Plan the rounds that are left, or fewer if too little of a round would be computing.
