@@ -1,5 +1,7 @@
 """What the methods of the literature ask of Flower's nodes, and which of them cannot run there."""
 
+from importlib.metadata import EntryPoint
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,15 @@ def test_methods_that_need_more_than_the_protocol_are_refused_with_the_reason(me
     with pytest.raises(ConfigError, match=f"{method}' runs in the simulator only: .*{why}"):
         start(method)
     assert {"oracle", "clairvoyant", "heterofl", "scaffold"} == set(BUILT_IN) - set(METHODS)
+
+
+def test_a_method_of_another_package_has_its_registered_name(monkeypatch):
+    other = EntryPoint("outside", "adelfl.strategies.salf:Salf", "adelfl.strategies")
+    monkeypatch.setattr("adelfl.strategies.entry_points", lambda group: [other])
+    _, result, _ = start("outside", rounds=2)
+    assert len(result.train_metrics_clientapp) == 2
+    with pytest.raises(ConfigError, match="method must be one of"):
+        start("inside")
 
 
 def test_an_asynchronous_method_does_not_ignore_a_fraction_of_the_nodes():

@@ -33,7 +33,7 @@ from adelfl.records.schema import RunInfo
 from adelfl.runtime.run import Record
 from adelfl.runtime.server_step import ServerStep
 from adelfl.seeds import rng_for
-from adelfl.strategies import BUILT_IN, find_strategy
+from adelfl.strategies import BUILT_IN, find_strategy, strategy_names
 from adelfl.strategies import Strategy as Method
 from adelfl.strategies.deployment import MOST_MERGES, deployed
 from adelfl.strategies.deployment_planner import Settings
@@ -63,8 +63,8 @@ class DeadlineStrategy(Strategy):
     budget: float
     """T_max, seconds from the call of :meth:`start` to its end."""
     method: str = "adel"
-    """Straggler method: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or ``package.module:Class`` of
-    your own :class:`~adelfl.strategies.Strategy`."""
+    """Straggler method: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or the registered name or
+    ``package.module:Class`` of your own :class:`~adelfl.strategies.Strategy`."""
     learning_rate: float | LearningRate = 0.1
     """η_t, which clients receive with every task."""
     batch: int = 16
@@ -126,7 +126,7 @@ class DeadlineStrategy(Strategy):
         ):
             if not holds:
                 raise ConfigError(f"{key} must be {allowed}, not {getattr(self, key)!r}")
-        if self.method not in BUILT_IN and ":" not in self.method:
+        if self.method not in BUILT_IN and ":" not in self.method and self.method not in strategy_names():
             allowed = f"one of {', '.join(METHODS)}, or package.module:Class"
             raise ConfigError(f"method must be {allowed}, not {self.method!r}")
         self.plan_options = dict(self.plan_options or {})
