@@ -101,6 +101,15 @@ def test_timelyfl_asks_fast_nodes_for_more_steps():
     assert later[1] == 1.0
 
 
+def test_the_last_round_of_timelyfl_ends_with_the_budget(tmp_path):
+    nodes = {i: Being(1.0 * i, lag=0.2, seed=i) for i in (1, 2, 3, 4)}
+    more = {"budget": 91.0, "measure_share": 0.3, "rounds": "auto", "folder": tmp_path / "run"}
+    world, _, _ = start("timelyfl", nodes, **more)
+    assert world.clock.now() == pytest.approx(91.0, abs=0.2)
+    assert all(task.seconds < row.deadline for task, row in zip(
+        world.nodes[1].asked[1:], RunRecord.open(tmp_path / "run").rounds[2:], strict=True))  # fmt: skip
+
+
 def test_anytime_asks_nodes_for_what_their_speed_allows():
     world, _, _ = start("anytime", rounds=10, oversample=True, measure_share=0.3)
     later = [np.mean([task.batch for task in world.nodes[i].asked[2:]]) for i in (1, 4)]

@@ -157,12 +157,10 @@ class Deployment(Strategy):
         (tasks,) = actions.dispatch
         planner, beliefs = self._planner, self._planner.beliefs
         u, left = tasks.devices, planner.time_left(view)
-        meant = left if method.self_paced else planner.planned()
-        if waits := math.isinf(tasks.cutoff):
-            cutoff = view.left - max(LAST, planner.between)
-        else:
-            stretch = left / meant
-            cutoff = tasks.cutoff * (min(1.0, stretch) if method.given_deadlines else stretch)
+        waits = math.isinf(tasks.cutoff)
+        meant = left if method.self_paced or waits else planner.planned()
+        stretch = min(1.0, left / meant) if method.given_deadlines else left / meant
+        cutoff = min(stretch * tasks.cutoff, view.left - max(LAST, planner.between))
         self._expires = view.now + cutoff if waits else math.inf
         stop = np.full(u.size, np.inf) if waits else cutoff - beliefs.outside(u)
         works = (tasks.batch > 0) & (stop > beliefs.setup(u))
