@@ -148,21 +148,26 @@ class NormGuard:
 
     def __init__(self, shape: Shape, limit: float) -> None:
         self.shape, self.limit = shape, limit
-        self._usual = [0.0] * len(shape.layers)
+        self.usual = [0.0] * len(shape.layers)  # largest median of each layer so far
 
-    def out_of_line(self, updates: Sequence[Mapping[str, Array]]) -> dict[int, UpdateRejected]:
-        """Return the rejections of updates by their position."""
+    def norms(self, changes: Mapping[str, Array]) -> list[float]:
+        """Return the norm of each layer of an update, NaN where a layer was not delivered."""
+        # In double precision, where finite single numbers cannot overflow.
+        return [
+            math.sqrt(sum(float(np.square(changes[name], dtype=np.float64).sum()) for name in layer))
+            if changes.keys() >= set(layer)
+            else math.nan
+            for layer in self.shape.layers
+        ]
+
+    def out_of_line(self, updates: Sequence[Sequence[float]]) -> dict[int, UpdateRejected]:
+        """Return the rejections of updates by their position, from their norms."""
         rejections = {}
-        for l, layer in enumerate(self.shape.layers):
-            # In double precision, where finite single numbers cannot overflow.
-            norms = {
-                i: math.sqrt(sum(float(np.square(changes[name], dtype=np.float64).sum()) for name in layer))
-                for i, changes in enumerate(updates)
-                if changes.keys() >= set(layer)
-            }
+        for l, layer in enumerate(zip(*updates, strict=True)):
+            norms = {i: norm for i, norm in enumerate(layer) if not math.isnan(norm)}
             if len(norms) < 3:
                 continue
-            self._usual[l] = usual = max(self._usual[l], float(np.median(list(norms.values()))))
+            self.usual[l] = usual = max(self.usual[l], float(np.median(list(norms.values()))))
             for i in (i for i, norm in norms.items() if norm > self.limit * usual and i not in rejections):
                 sentence = f"layer {l + 1} changes by {norms[i]:.3g}; usual is {usual:.3g}"
                 rejections[i] = UpdateRejected(Reason.norm, sentence)

@@ -68,6 +68,11 @@ def test_alike_devices_have_the_binomial_moments_of_the_specification(U, pi):
     assert alpha.sum() == pytest.approx(1 - (1 - pi) ** U, rel=1e-8)
 
 
+def test_probabilities_near_the_smallest_number_give_no_warning():
+    spread = GradientStats(np.ones(1), np.ones(1), np.ones(1))  # warnings are errors in tests
+    assert round_noise(np.array([[1e-310], [0.0]]), [4.0, 4.0], spread, np.array([[1e9], [1.0]])).empty > 1e300
+
+
 def test_fewer_nodes_are_enough_for_a_plan():
     rng = rng_for(3, "nodes")
     pi, v = rng.random((16, 4)), np.exp(rng.standard_normal((16, 1)))

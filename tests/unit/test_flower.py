@@ -40,10 +40,12 @@ from adelfl.strategies import find_strategy
 from adelfl.strategies.actions import Arrivals, Merged, Started, View
 from adelfl.strategies.deployment import MOST_CORRECTION, Deployment
 from adelfl.strategies.deployment_planner import DeploymentPlanner, Settings
+from adelfl.strategies.reports import Reports
 from adelfl.updates import Shape
 from support.flower_world import (
     Being,
     Failing,
+    LayerClock,
     Net,
     Silent,
     Spoiling,
@@ -419,6 +421,24 @@ def test_where_so_many_rounds_do_not_fit_there_are_fewer(method, caplog):
         world, result = run({i: Being(0.01, lag=29.0, seed=i) for i in (1, 2, 3)}, rounds=3, method=method)
     assert "is too short: devices do not compute for 31.9 s of a round" in caplog.text
     assert list(result.train_metrics_clientapp) == [1]  # the model of the opening round
+
+
+def test_the_number_of_rounds_that_fit_is_found_in_a_few_plans():
+    made, sentences = [], []
+
+    def make(problem):
+        made.append(problem.rounds)
+        return find_strategy("adel-paper")(problem)
+
+    rate = ConstantRate(0.1)
+    settings = Settings(layers=4, rounds=4000, budget=600.0, learning_rate=rate, tell=sentences.append)
+    reports = Reports(4, 1)
+    reports.beliefs = Beliefs(np.full(8, 2.0), np.full(8, 0.01))
+    planner = DeploymentPlanner(make, settings, reports)
+    assert planner.plan(View(0.0, 300.0, 1, lambda k, size: np.arange(8)))
+    assert planner.rounds == 269
+    assert len(made) < 15
+    assert "4000 rounds do not fit into 300.0 s (device #1 is the limit: with a single sample" in sentences[0]
 
 
 def test_a_node_that_connects_later_is_measured_and_joins():
@@ -825,6 +845,18 @@ def test_time_without_a_server_is_the_budgets_too(tmp_path, monkeypatch):
     assert differ(weights_of(result.arrays), weights_of(arrays()))  # the model of round 2
 
 
+def test_a_wall_clock_that_was_set_back_gives_no_time_back(tmp_path, monkeypatch):
+    import adelfl.flower.strategy as flower_strategy
+
+    world, now, started = World(beings()), flower_strategy.wall_seconds, []
+    with pytest.raises(Killed):
+        strategy(world, record=tmp_path / "run").start(world, arrays(), num_rounds=8, evaluate_fn=dies_in(4))
+    monkeypatch.setattr(flower_strategy, "wall_seconds", lambda: now() - 3600.0)
+    monkeypatch.setattr(flower_strategy, "RealClock", lambda now: started.append(now) or world.clock)
+    strategy(world, clock=None, record=tmp_path / "run").start(world, arrays(), num_rounds=8)
+    assert started == [RunRecord.open(tmp_path / "run").rounds[3].time]
+
+
 def test_a_record_names_nodes_depths_and_rejections(tmp_path):
     nodes = beings() | {3: Spoiling(nan_in("third.bias"), seed=3)}
     run(nodes, rounds=4, record=tmp_path / "run", method="salf")
@@ -938,6 +970,36 @@ def test_data_may_be_a_dataset_or_a_loader():
     dataset = TensorDataset(*DATA)
     for data in (dataset, DataLoader(dataset, batch_size=16)):
         assert train(task_message(), model(), data).content["metrics"]["num-examples"] == 16
+
+
+class Loading(torch.utils.data.Dataset):
+    """Every batch of 16 samples takes five seconds to load."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        self.clock.time += 5 / 16
+        return DATA[0][i], DATA[1][i]
+
+
+def test_the_time_of_loading_batches_is_no_lag():
+    clock = LayerClock(1.0)  # for the forward pass and for each layer
+    reply = train(task_message(iterations=3), model(), Loading(clock), clock=clock)
+    report = Report.read(dict(reply.content["metrics"]), 3)
+    assert (report.setup, report.compute, report.steps) == (5.0, 4.0 + 9.0 + 9.0, (16.0, 2.0, 9.0, 0.0))
+    assert report.timing(clock.time + 1.0).outside == 1.0
+
+
+def test_a_batch_that_is_not_expected_in_time_is_not_loaded():
+    clock = LayerClock(1.0)
+    message = task_message(iterations=9, seconds=20.0, pace=(1 / 16, 1 / 16, 1 / 16))
+    reply = train(message, model(), Loading(clock), clock=clock)
+    assert reply.content["metrics"]["adelfl-done"] == 6
+    assert clock.time == 18.0  # a third batch and one layer would take until 25
 
 
 def test_batches_may_be_mappings_and_loaders_short():

@@ -1,5 +1,7 @@
 """What the methods of the literature ask of Flower's nodes, and which of them cannot run there."""
 
+from importlib.metadata import EntryPoint
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,15 @@ def test_methods_that_need_more_than_the_protocol_are_refused_with_the_reason(me
     assert {"oracle", "clairvoyant", "heterofl", "scaffold"} == set(BUILT_IN) - set(METHODS)
 
 
+def test_a_method_of_another_package_has_its_registered_name(monkeypatch):
+    other = EntryPoint("outside", "adelfl.strategies.salf:Salf", "adelfl.strategies")
+    monkeypatch.setattr("adelfl.strategies.entry_points", lambda group: [other])
+    _, result, _ = start("outside", rounds=2)
+    assert len(result.train_metrics_clientapp) == 2
+    with pytest.raises(ConfigError, match="method must be one of"):
+        start("inside")
+
+
 def test_an_asynchronous_method_does_not_ignore_a_fraction_of_the_nodes():
     with pytest.raises(ConfigError, match="fraction_train must be 1"):
         start("fedbuff", fraction_train=0.5)
@@ -58,11 +69,28 @@ def test_nodes_add_the_proximal_term_and_move_less():
     assert seen[3.0] < seen[0.0]
 
 
+@pytest.mark.parametrize("method", ["fedprox", "fednova"])
+def test_a_given_deadline_is_not_made_longer_to_use_the_budget(method, tmp_path):
+    more = {"local_iterations": 50, "plan_options": {"deadline": 1.5}}
+    start(method, {i: Being(0.05, seed=i) for i in (1, 2, 3)}, folder=tmp_path / "run", **more)
+    rounds = RunRecord.open(tmp_path / "run").rounds[2:]
+    assert [row.deadline for row in rounds] == pytest.approx([1.5] * 7)
+
+
 def test_over_selection_goes_on_when_enough_nodes_have_delivered():
     world, result, _ = start("over-selection")  # 3 of 4 nodes
     waiting, patient, _ = start("wait")
     assert len(result.train_metrics_clientapp) == len(patient.train_metrics_clientapp) == 8
     assert world.clock.now() < 0.5 * waiting.clock.now()
+
+
+def test_a_round_that_waits_is_not_merged_if_the_budget_ends_before_it(tmp_path):
+    nodes = {1: Being(0.02, seed=1), 2: Being(0.02, seed=2), 3: Being(1.0, seed=3)}
+    start("wait", nodes, rounds=40, budget=50.0, folder=tmp_path / "run")
+    *merged, last = RunRecord.open(tmp_path / "run").rounds[1:]
+    assert {tuple(row.contributors) for row in merged} == {(3, 3, 3)}
+    assert last.abandoned
+    assert last.length > 1.0  # and no other round begins in its last moments
 
 
 def test_timelyfl_asks_fast_nodes_for_more_steps():
@@ -71,6 +99,15 @@ def test_timelyfl_asks_fast_nodes_for_more_steps():
     later = [np.mean([task.iterations for task in world.nodes[i].asked[3:]]) for i in (1, 6)]
     assert later[0] > 1.5
     assert later[1] == 1.0
+
+
+def test_the_last_round_of_timelyfl_ends_with_the_budget(tmp_path):
+    nodes = {i: Being(1.0 * i, lag=0.2, seed=i) for i in (1, 2, 3, 4)}
+    more = {"budget": 91.0, "measure_share": 0.3, "rounds": "auto", "folder": tmp_path / "run"}
+    world, _, _ = start("timelyfl", nodes, **more)
+    assert world.clock.now() == pytest.approx(91.0, abs=0.2)
+    assert all(task.seconds < row.deadline for task, row in zip(
+        world.nodes[1].asked[1:], RunRecord.open(tmp_path / "run").rounds[2:], strict=True))  # fmt: skip
 
 
 def test_anytime_asks_nodes_for_what_their_speed_allows():

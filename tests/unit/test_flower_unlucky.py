@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from adelfl.errors import ConfigError
-from adelfl.flower import DeadlineStrategy
+from adelfl.flower import DeadlineStrategy, train
+from adelfl.flower.backend import OnFlower
 from adelfl.flower.exchange import Exchange
 from adelfl.flower.protocol import Task
 from adelfl.records.reader import RunRecord
-from support.flower_world import Being, Silent, VirtualClock, World, arrays, weights_of
+from adelfl.updates import NormGuard, Shape
+from support.flower_world import Being, LayerClock, Net, Silent, VirtualClock, World, arrays, weights_of
 
 METHODS = ("adel", "salf", "drop", "wait")
 
@@ -68,6 +71,33 @@ def test_a_run_survives_two_crashes(method, tmp_path):
     assert RunRecord.open(tmp_path / "run").result.abandoned == 0
 
 
+class Learned(Being):
+    """Has learned its data in round 3, so that its updates become small."""
+
+    def spoil(self, reply):
+        if self.asked[-1].round > 2:
+            small = {n: Array(a.numpy() * np.float32(1e-3)) for n, a in reply.content["arrays"].items()}
+            reply.content["arrays"] = ArrayRecord(small)
+        return reply
+
+
+def test_a_resumed_run_ends_as_if_it_had_not_been_interrupted(tmp_path):
+    def start(name, round):
+        s = strategy(world, method="salf", record=tmp_path / name)
+        s.start(world, arrays(), num_rounds=8, evaluate_fn=dies_in(round))
+
+    for name, rounds in (("whole", [99]), ("resumed", [6, 99])):
+        world = World(nodes(Learned, count=3) | {4: Being(0.05, seed=4)})
+        for round in rounds[:-1]:
+            with pytest.raises(Killed):
+                start(name, round)
+            world.clock.sleep_until(world.clock.now() + 1.0)  # the killed server's messages are answered
+        start(name, rounds[-1])
+    whole, resumed = (RunRecord.open(tmp_path / name) for name in ("whole", "resumed"))
+    assert [row.rejected for row in resumed.rounds] == [row.rejected for row in whole.rounds] == [{}] * 9
+    assert resumed.result.time_use["computing"] == pytest.approx(whole.result.time_use["computing"], rel=0.1)
+
+
 class Echoing(World):
     """Gives every reply twice, and one that answers no message of the server."""
 
@@ -95,12 +125,22 @@ def test_a_norm_limit_that_would_reject_the_median_is_refused():
         DeadlineStrategy(budget=1.0, norm_limit=0.5)
 
 
-def test_a_run_is_not_continued_with_another_method(tmp_path):
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"method": "salf", "plan_options": {}}, "strategy = fedbuff, not salf"),
+        ({"plan_options": {"buffer": 3}}, r"options = \{'buffer': 2\}, not \{'buffer': 3\}"),
+        ({"learning_rate": 0.1}, "learning_rate = 0.5, not 0.1"),
+    ],
+)
+def test_a_run_is_not_continued_with_other_settings(other, message, tmp_path):
     world = World(nodes())
+    given = {"method": "fedbuff", "plan_options": {"buffer": 2}, "record": tmp_path / "run"}
     with pytest.raises(Killed):
-        strategy(world, record=tmp_path / "run").start(world, arrays(), num_rounds=6, evaluate_fn=dies_in(3))
-    with pytest.raises(ConfigError, match="begun with strategy = adel, not salf"):
-        strategy(world, method="salf", record=tmp_path / "run").start(world, arrays(), num_rounds=6)
+        strategy(world, **given).start(world, arrays(), num_rounds=6, evaluate_fn=dies_in(3))
+    with pytest.raises(ConfigError, match=f"begun with {message}"):
+        strategy(world, **given | other).start(world, arrays(), num_rounds=6)
+    strategy(world, **given, norm_limit=20.0).start(world, arrays(), num_rounds=6)
 
 
 @pytest.mark.parametrize("at", [12.0, 32.0])
@@ -112,17 +152,43 @@ def test_time_spent_waiting_for_nodes_does_not_shorten_the_rounds_further(at):
     assert world.clock.now() <= 60.0
 
 
-def test_evaluation_at_nodes_works_with_unsigned_ids():
-    class Evaluating(Being):
-        def answer(self, message):
-            if message.metadata.message_type == "evaluate":
-                content = RecordDict({"metrics": MetricRecord({"num-examples": 1, "accuracy": 1.0})})
-                return Message(content, reply_to=message), 0.1
-            return super().answer(message)
+class Evaluating(Being):
+    def answer(self, message):
+        if message.metadata.message_type == "evaluate":
+            content = RecordDict({"metrics": MetricRecord({"num-examples": 1, "accuracy": 1.0})})
+            return Message(content, reply_to=message), 0.1
+        return super().answer(message)
 
+
+def test_the_idle_nodes_of_a_large_deployment_are_found_without_comparing_all_pairs():
+    compared = []
+
+    class Id(int):
+        def __eq__(self, other):
+            compared.append(other)
+            return int(self) == int(other)
+
+        __hash__ = int.__hash__
+
+    world = World({Id(2**63 + i): None for i in range(500)})
+    shape = Shape.of(weights_of(arrays()), [["first.weight"]])
+    backend = OnFlower(Exchange(world, world.clock), shape, None, strategy(world))
+    for _ in range(2):
+        assert backend.cohort(0, None).tolist() == list(range(500))
+    assert len(compared) < 10_000
+
+
+def test_evaluation_at_nodes_works_with_unsigned_ids():
     world = World({n: Evaluating(0.05, seed=i) for i, n in enumerate((5, 2**63 + 999, 2**63 + 12345))})
     result = strategy(world, fraction_evaluate=1.0).start(world, arrays(), num_rounds=3)
     assert len(result.evaluate_metrics_clientapp) == 3
+
+
+def test_evaluation_at_nodes_has_time_if_the_number_of_merges_is_not_given():
+    world = World(nodes(Evaluating, tick=0.2))
+    s = strategy(world, method="fedbuff", plan_options={"buffer": 4}, fraction_evaluate=1.0)
+    result = s.start(world, arrays(), num_rounds="auto")
+    assert len(result.evaluate_metrics_clientapp) >= len(result.train_metrics_clientapp) - 1
 
 
 def test_an_opening_round_that_was_too_long_for_everybody_is_repeated_with_less_work():
@@ -142,6 +208,12 @@ def test_first_messages_that_are_lost_are_sent_again(method):
     world = World(nodes(Deaf))
     result = strategy(world, budget=3600.0, method=method).start(world, arrays(), num_rounds=8)
     assert len(result.train_metrics_clientapp) >= 7
+
+
+def test_a_node_that_works_until_the_opening_round_stops_it_is_asked_only_once():
+    world = World(nodes(count=2) | {3: Being(40.0, lag=5.0, seed=3)})  # stopped after 100 s
+    strategy(world, budget=1000.0, method="salf", local_iterations=10).start(world, arrays(), num_rounds=4)
+    assert [task.round for task in world.nodes[3].asked].count(1) == 1
 
 
 def test_a_node_that_never_answers_is_asked_for_less_and_less_often():
@@ -198,7 +270,16 @@ def test_a_node_that_comes_when_there_is_no_time_for_a_new_plan_does_no_harm(met
     assert len(result.train_metrics_clientapp) >= 3
 
 
-@pytest.mark.parametrize("lie", [{"adelfl-compute": 1e-9}, {"adelfl-compute": 5e-324}, {"adelfl-pair": [1e300] * 3}])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"adelfl-compute": 1e-9},
+        {"adelfl-compute": 5e-324},
+        {"adelfl-pair": [1e300] * 3},
+        {"adelfl-steps": [1e308, 2.0, 0.1, 0.01]},
+        {"adelfl-steps": [16.0, 2.0, 1e-300, 0.0]},
+    ],
+)
 def test_a_lie_of_one_node_does_not_starve_the_others(lie):
     class Liar(Being):
         def spoil(self, reply):
@@ -210,6 +291,19 @@ def test_a_lie_of_one_node_does_not_starve_the_others(lie):
     result = strategy(world).start(world, arrays(), num_rounds=20)
     assert len(result.train_metrics_clientapp) == 20
     assert np.mean([task.batch for task in world.nodes[1].asked]) > 16
+
+
+def test_a_step_that_is_interrupted_for_long_does_not_end_the_run():
+    class Suspended(Being):
+        def spoil(self, reply):
+            steps = np.append(np.full(99, 0.01), 3.0)  # a pause of three seconds
+            reported = [16.0, 100.0, float(steps.mean()), float(steps.var(ddof=1))]
+            reply.content["metrics"] = MetricRecord(dict(reply.content["metrics"]) | {"adelfl-steps": reported})
+            return reply
+
+    world = World(nodes(tick=1.0) | {4: Suspended(1.0, seed=4)})
+    result = strategy(world, budget=100.0).start(world, arrays(), num_rounds=10)
+    assert len(result.train_metrics_clientapp) == 10
 
 
 def test_no_messages_pile_up_at_a_node_that_was_away():
@@ -246,6 +340,16 @@ def test_a_quick_node_with_small_updates_does_not_lock_the_others_out():
     s = strategy(world, budget=100.0, method="fedbuff", plan_options={"buffer": 2})
     s.start(world, arrays(), num_rounds="auto")
     assert sum(s.run.backend.rejected.values()) == 0
+
+
+def test_the_norms_of_a_single_update_are_computed_once_and_its_changes_are_not_kept(monkeypatch):
+    measured, norms = [], NormGuard.norms
+    monkeypatch.setattr(NormGuard, "norms", lambda guard, changes: measured.append(1) or norms(guard, changes))
+    world = World(nodes(count=8))
+    s = strategy(world, method="fedbuff", plan_options={"buffer": 4})
+    s.start(world, arrays(), num_rounds=20)
+    assert len(measured) <= sum(len(node.asked) for node in world.nodes.values())
+    assert {type(norm) for norms in s.run.backend._recent.values() for norm in norms} == {float}
 
 
 def test_a_method_hears_of_every_merge_even_if_nodes_are_away_for_a_moment():
@@ -289,3 +393,22 @@ def test_an_average_of_iterates_leaves_running_statistics_alone():
     sent = np.mean([node.sent["norm.running_mean"] for node in world.nodes.values()], axis=0)
     assert final["norm.running_mean"] == pytest.approx(sent, rel=1e-5)
     assert final["norm.num_batches_tracked"].dtype == np.int64
+
+
+def test_an_average_of_iterates_leaves_arrays_outside_the_layers_alone():
+    class Masked(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.ones(4, dtype=torch.bool))
+
+    class Masking(Being):
+        def answer(self, message):
+            return train(message, Masked(), self.data, clock=LayerClock(self.seconds_per_layer)), self.lag + 0.2
+
+    world = World({i: Masking(0.02, seed=i) for i in (1, 2, 3)})
+    layers = [[f"{name}.weight", f"{name}.bias"] for name in ("first", "second", "third")]
+    s = strategy(world, learning_rate=3.0, layers=layers)  # so high that the average has less loss
+    result = s.start(world, arrays(Masked()), num_rounds=10)
+    assert s.run.state()["first.weight"].tolist() != weights_of(result.arrays)["first.weight"].tolist()
+    assert result.arrays["mask"].numpy().all()
+    assert not any("mask" in name for name in s.run.server)

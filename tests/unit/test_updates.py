@@ -138,30 +138,34 @@ def test_a_payload_that_would_execute_is_rejected():
 # -- norms
 
 
+def rejections(guard, updates):
+    return guard.out_of_line([guard.norms(changes) for changes in updates])
+
+
 def test_an_update_that_is_out_of_line_is_left_out_and_the_others_are_not():
     updates = [suffix(depth, seed=node) for node, depth in ((4, 3), (1, 3), (2, 2), (3, 3))]
     huge = suffix(3, seed=5, scale=1e4)
-    out = NormGuard(SHAPE, 10.0).out_of_line([*updates, huge])
+    out = rejections(NormGuard(SHAPE, 10.0), [*updates, huge])
     assert {i: why.reason for i, why in out.items()} == {4: Reason.norm}
-    assert NormGuard(SHAPE, math.inf).out_of_line([*updates, huge]) == {}
+    assert rejections(NormGuard(SHAPE, math.inf), [*updates, huge]) == {}
 
 
 def test_two_updates_are_too_few_to_tell_who_is_out_of_line():
-    assert NormGuard(SHAPE, 10.0).out_of_line([suffix(3), suffix(3, scale=1e6)]) == {}
+    assert rejections(NormGuard(SHAPE, 10.0), [suffix(3), suffix(3, scale=1e6)]) == {}
 
 
 def test_a_device_with_other_data_is_not_out_of_line_because_the_others_have_finished_learning():
     guard = NormGuard(SHAPE, 10.0)
-    assert guard.out_of_line([suffix(3, seed=n) for n in range(4)]) == {}
+    assert rejections(guard, [suffix(3, seed=n) for n in range(4)]) == {}
     converged = [suffix(3, seed=n, scale=1e-3) for n in range(3)]
-    assert guard.out_of_line([*converged, suffix(3, seed=3)]) == {}
-    out = guard.out_of_line([*converged, suffix(3, seed=3, scale=1e4)])
+    assert rejections(guard, [*converged, suffix(3, seed=3)]) == {}
+    out = rejections(guard, [*converged, suffix(3, seed=3, scale=1e4)])
     assert {i: why.reason for i, why in out.items()} == {3: Reason.norm}
 
 
 def test_numbers_near_the_largest_do_not_overflow_the_norm():
     extreme = {name: np.full_like(value, 3e38) for name, value in suffix(3).items()}
-    out = NormGuard(SHAPE, 10.0).out_of_line([extreme, *(suffix(3, seed=n) for n in (2, 3, 4))])
+    out = rejections(NormGuard(SHAPE, 10.0), [extreme, *(suffix(3, seed=n) for n in (2, 3, 4))])
     assert {i: why.reason for i, why in out.items()} == {0: Reason.norm}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from adelfl.planner.beliefs import Timing
 from adelfl.runtime.backend import Backend, Compute, Computed
 from adelfl.seeds import rng_for
 from adelfl.strategies.actions import Arrivals, Event, Floats, Ints, Joined, Late, Merge, Tasks, Timer
+from adelfl.strategies.deployment import LAST
 from adelfl.updates import NormGuard, Shape, UpdateRejected
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ _LONGEST_POLL, _SHORTEST_POLL = 0.25, 0.01
 _LOOK = 1.0  # seconds between two requests of the connected nodes
 _PATIENCE = 3.0  # cutoffs, or round trips, after which a message without an answer counts as lost
 _LEAST_PATIENCE = 60.0  # seconds, for tasks without a cutoff
+_OVERDUE = 1.5  # times after which a device should have stopped, for such tasks
 _FIRST_PATIENCE = 0.1  # share of the budget, before any cutoff or round trip is known
 _FAILED = 0.02  # shortest duration of a round without any update, as a share of the budget
 _GRACE = 1.1  # longest duration of a round that waits for late answers, relative to its deadline
-_LAST = 0.1  # seconds before the end of the budget at which the last round closes
 
 
 @dataclass(eq=False)
@@ -71,6 +72,7 @@ class OnFlower(Backend):
         self.clock, self.L = exchange.clock, len(shape.layers)
         self.norms = NormGuard(shape, settings.norm_limit)
         self.roster: list[int] = []  # Flower's number of each device's node
+        self._devices: dict[int, int] = {}  # device of each node
         self.rejected: Counter[str] = Counter()  # by reason, since the last row
         self.late: Counter[str] = Counter()  # by round, since the last row
         self.accepted: list[Message] = []  # replies of the last merge
@@ -81,9 +83,9 @@ class OnFlower(Backend):
         self._by_key: dict[str, tuple[_Dispatch, int]] = {}
         self._deliveries: dict[tuple[int, int], Delivery] = {}  # by number of the dispatch, and device
         self._events: deque[Event] = deque()
-        self._recent: dict[int, Weights] = {}  # changes of the last single arrival of each device
+        self._recent: dict[int, list[float]] = {}  # norms of the last single arrival of each device
         self._available: set[int] = set()  # devices that were reported to the strategy as available
-        self._look_at, self._longest = 0.0, 0.0
+        self._look_at, self._longest, self._least_patience = 0.0, 0.0, _LEAST_PATIENCE
 
     def now(self) -> float:
         """Seconds since the run began."""
@@ -104,8 +106,15 @@ class OnFlower(Backend):
 
     def _idle(self) -> Ints:
         idle = self.idle_nodes()
-        self.roster += [node for node in idle if node not in self.roster]
-        return np.array(sorted(map(self.roster.index, idle)), dtype=np.int64)
+        self.enroll(idle)
+        return np.array(sorted(self._devices[node] for node in idle), dtype=np.int64)
+
+    def enroll(self, nodes: Iterable[int]) -> None:
+        """Add new nodes to the roster."""
+        for node in nodes:
+            if node not in self._devices:
+                self._devices[node] = len(self.roster)
+                self.roster.append(node)
 
     # -- tasks
 
@@ -118,18 +127,22 @@ class OnFlower(Backend):
         number, self.dispatched = self.dispatched, self.dispatched + 1
         now, busy = self.now(), self.exchange.busy
         idle = [i for i, u in enumerate(tasks.devices) if tasks.batch[i] > 0 and self.roster[u] not in busy]
-        last = max(now, self.budget - _LAST)
+        last = max(now, self.budget - LAST)
         end, latest = (min(now + factor * tasks.cutoff, last) if tasks.together else math.inf for factor in (1, _GRACE))
         sent = _Dispatch(tasks, number, version, now, end, latest, self.settings.run.weights)
         messages = [self.message(self.roster[tasks.devices[i]], self._task(tasks, i, version)) for i in idle]
+        position = {self.roster[tasks.devices[i]]: i for i in idle}
         for key, node in self.exchange.send(messages, min(sent.end, self.budget)).items():
-            i = int(np.searchsorted(tasks.devices, self.roster.index(node)))
+            i = position[node]
             sent.assigned[i] = self._task(tasks, i, version)
             self._by_key[key] = (sent, i)
-        if math.isinf(self.exchange.patience):
-            self.exchange.patience = max(_LEAST_PATIENCE, _FIRST_PATIENCE * self.budget)
         if math.isfinite(tasks.cutoff):
             self.exchange.patience = _PATIENCE * max(1.0, tasks.cutoff)
+        else:
+            known = _FIRST_PATIENCE * self.budget if math.isinf(self.exchange.patience) else self.exchange.patience
+            stop = 0.0 if tasks.stop is None else float(tasks.stop.max())
+            self._least_patience = max(_LEAST_PATIENCE, _OVERDUE * stop)
+            self.exchange.patience = max(self._least_patience, known)
         if tasks.together:
             self._open.append(sent)
         else:
@@ -216,21 +229,22 @@ class OnFlower(Backend):
         if not sent.tasks.together:
             self._available.add(int(sent.tasks.devices[i]))
             self._longest = max(self._longest, reply.seconds)
-            self.exchange.patience = max(_LEAST_PATIENCE, _PATIENCE * self._longest)
+            self.exchange.patience = max(self._least_patience, _PATIENCE * self._longest)
             self._events.append(self._arrivals(sent, sent.tasks.only(np.array([i])), [i]))
 
     def _compare(self, u: int, changes: Weights) -> None:
         """Compare the norms of a single arrival with those of the other devices' last arrivals."""
         others = [other for v, other in self._recent.items() if v != u]
-        self._recent[u] = changes  # even if it is rejected, so that the norms of all devices can change together
-        if rejection := self.norms.out_of_line([changes, *others]).get(0):
+        self._recent[u] = own = self.norms.norms(changes)
+        # It counts for others even if it is rejected, so that the norms of all devices can change together.
+        if rejection := self.norms.out_of_line([own, *others]).get(0):
             raise rejection
 
     def _close(self, sent: _Dispatch) -> Arrivals:
         """Compare the norms of all updates of a round, and return its arrivals."""
         sent.closed = True
         positions = list(sent.deliveries)
-        updates = [sent.deliveries[i].changes for i in positions]
+        updates = [self.norms.norms(sent.deliveries[i].changes) for i in positions]
         for k, rejection in self.norms.out_of_line(updates).items():
             del sent.deliveries[positions[k]]
             self._reject(sent, positions[k], rejection)

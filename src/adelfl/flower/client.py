@@ -76,6 +76,7 @@ class Job:
         self.report = Report(self.task.round)
         self.iterations_done, self.loss, self.stopped = 0, math.nan, False
         self._begun = self._last = 0.0  # times at which this step began, and its last layer ended
+        self._first_layer = 0.0  # seconds from the beginning of a step to its first finished layer
         self._steps: list[float] = []  # durations of complete steps with the batch size of the first one
         self._samples = self._examples = 0  # samples of this step, and of all steps with a finished layer
         self._first_gradients: dict[str, Tensor] | None = None
@@ -100,10 +101,13 @@ class Job:
         return self.clock.now() - self._arrived
 
     def batches(self, data: Data) -> Iterator[Any]:
-        """Iterate over one batch for every local iteration, until time is up."""
+        """Iterate over one batch for every local iteration, until time is up.
+
+        A step begins when the one before has ended, so that the time of loading its batch is known to be needed again.
+        """
         source = self._drawn(data) if _has_samples(data) else _repeated(data)  # type: ignore[arg-type]
         for _ in range(self.task.iterations):
-            if self.stopped:
+            if self.stopped or (self.task.pace and self._begun + self._first_layer > self.task.seconds):
                 return
             batch = next(source, None)
             if batch is None:
@@ -111,9 +115,10 @@ class Job:
                     raise ConfigError("this node has no samples; give it data with at least one sample")
                 return
             self._samples = _size(batch)
-            self._begun = self._last = self._elapsed()
+            self._last = self._elapsed()
             if self.iterations_done == 0:
-                self.report.setup, self.report.samples = self._begun, self._samples
+                self._begun = self.report.setup = self._last
+                self.report.samples = self._samples
             before = self.iterations_done
             yield batch
             if self.iterations_done == before:
@@ -143,13 +148,15 @@ class Job:
                 p.grad = partial.gradients.get(name)
                 if self.task.proximal and p.grad is not None and name in self._before:
                     p.grad = p.grad + self.task.proximal * (p.detach() - self._before[name])
-        if partial.depth == len(self.layers) and self._samples == self.report.samples:
-            self._steps.append(self._elapsed() - self._begun)
         if self.iterations_done == 0:
             self.loss = partial.loss
         if not self.task.pace and self.iterations_done < 2 and not partial.stopped:
             self._compare(partial.gradients)
-        self.report.compute += self._elapsed() - self._begun
+        now = self._elapsed()
+        seconds, self._begun = now - self._begun, now
+        self.report.compute += seconds
+        if partial.depth == len(self.layers) and self._samples == self.report.samples:
+            self._steps.append(seconds)
         self.iterations_done += 1
         self.report.done += partial.depth
         self.stopped = partial.stopped
@@ -167,6 +174,8 @@ class Job:
         if late:
             return True
         following = L - l  # the next layer's position in the order of backpropagation
+        if following == 1:
+            self._first_layer = now - self._begun
         if following >= L:
             return False
         expected = self.task.pace[following] * self._samples if following < len(self.task.pace) else 0.0

@@ -91,7 +91,7 @@ class Report:
     setup: float = math.nan
     """Seconds from the arrival of the message to the first batch."""
     compute: float = 0.0
-    """Seconds of computing."""
+    """Seconds from the first batch to the end of the last backward pass, including the loading of further batches."""
     aside: float = 0.0
     """Seconds of checks that are made only once."""
     total: float = math.nan
@@ -126,8 +126,10 @@ class Report:
             values[key] = values[key] if type(values[key]) is int and 0 < values[key] <= 2**53 else 0
         if not (values["times"] and values["samples"]):
             values |= {"times": (), "samples": 0}
-        if values["steps"] and not (min(values["steps"][:2]) >= 1 and values["steps"][2] > 0):
-            values["steps"] = ()
+        if values["steps"]:
+            S, n, mean, variance = values["steps"]
+            if not (1 <= min(S, n) and max(S, n) <= 2**53 and mean >= 1e-9 and variance <= (n * mean) ** 2):
+                values["steps"] = ()
         return cls(**values)
 
     def timing(self, round_trip: float) -> Timing | None:

@@ -17,10 +17,9 @@ from adelfl.atomic import Weights
 from adelfl.clock import Clock, wall_seconds
 from adelfl.errors import AdelError, ConfigError
 from adelfl.flower.backend import OnFlower
-from adelfl.flower.protocol import is_statistic
 from adelfl.learning_rate import ConstantRate
 from adelfl.records.reader import RunRecord
-from adelfl.records.schema import RunInfo
+from adelfl.records.schema import Row, RunInfo
 from adelfl.runtime.backend import Change
 from adelfl.runtime.loop import Step
 from adelfl.runtime.run import ModelHost, Record, Run
@@ -32,6 +31,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 _POLL = 0.25
+_DECISIVE = (
+    *("learning_rate", "batch", "local_iterations", "options", "constants", "oversample"),
+    *("fraction_train", "min_train_nodes", "min_reports", "measure_share"),
+)
+"""Further settings on which decisions depend."""
+_NORMS = "adelfl/norms"  # entry of a checkpoint beside the weights
 
 
 class FlowerRun(ModelHost):
@@ -55,7 +60,7 @@ class FlowerRun(ModelHost):
         self.settings, self.evaluate = settings, evaluate
         info, self.budget, self.L = record.info, record.info.budget, len(record.info.layers)
         self.done = 0 if record.checkpoint is None else record.checkpoint.round
-        backend.roster = [int(node) for node in info.nodes or ()]
+        backend.enroll(int(node) for node in info.nodes or ())
         self.abandoned, self.merges = sum(row.abandoned for row in record.rows), 0
         self.time_use = dict.fromkeys(("computing", "lag", "idle", "abandoned"), 0.0)
         self.result = Result()
@@ -74,8 +79,8 @@ class FlowerRun(ModelHost):
         self.result.arrays = _record(self.final_weights())
 
     def parameters(self) -> Weights:
-        """Return the arrays that are not running statistics."""
-        return {name: value for name, value in self.weights.items() if not is_statistic(name)}
+        """Return the arrays that updates may contain."""
+        return {name: self.weights[name] for name in self.backend.shape.parameters}
 
     def set_buffers(self, buffers: Mapping[str, Any]) -> None:
         """Replace running statistics."""
@@ -93,12 +98,15 @@ class FlowerRun(ModelHost):
         return self.weights | dict(self.shown())
 
     def state(self) -> Weights:
-        """Return the present iterate."""
-        return self.weights
+        """Return the present iterate, and the norms that updates are compared with."""
+        return self.weights | {_NORMS: np.array(self.backend.norms.usual)}
 
     def load(self, state: Weights, version: int) -> None:
-        """Restore the iterate of a checkpoint."""
-        self._set(state)
+        """Restore the iterate of a checkpoint, and the norms, which older ones lack."""
+        weights = dict(state)
+        if (usual := weights.pop(_NORMS, None)) is not None:
+            self.backend.norms.usual = usual.tolist()
+        self._set(weights)
 
     # -- the run
 
@@ -203,6 +211,10 @@ class FlowerRun(ModelHost):
         self.time_use["lag"] += min(lag, length - computing)
         self.time_use["idle"] += max(0.0, length - computing - lag)
 
+    def repeat(self, step: Step, row: Row) -> None:
+        """Add the time of a round of an earlier process."""
+        self._account(step, merged=not row.abandoned)
+
     def described(self, info: RunInfo) -> RunInfo:
         """Add the nodes, and the plan when it exists."""
         nodes, schedule = [str(node) for node in self.backend.roster], self.strategy.schedule
@@ -227,12 +239,14 @@ def recorded(value: object) -> object:
 
 
 def check_same_run(now: RunInfo, old: RunRecord) -> None:
-    """Refuse the record of another run, or of a finished one."""
+    """Refuse the record of a finished run, or of one with other settings, with which decisions cannot be repeated."""
     if old.result is not None:
         raise ConfigError(f"{old.folder}: this run has ended; choose another folder")
-    for key in ("budget", "rounds", "strategy"):
-        then, given = getattr(old.info, key), getattr(now, key)
-        if then != given:
+    settings = [(key, getattr(old.info, key), getattr(now, key)) for key in ("budget", "rounds", "strategy", "layers")]
+    before, after = old.info.config.get("flower", {}), now.config["flower"]
+    settings += [(key, before[key], after[key]) for key in _DECISIVE if key in before]
+    for key, then, given in settings:
+        if then != given and " at 0x" not in str(given):  # the name of an object differs in every process
             raise ConfigError(f"{old.folder}: this run was begun with {key} = {then}, not {given}")
 
 

@@ -33,9 +33,9 @@ from adelfl.records.schema import RunInfo
 from adelfl.runtime.run import Record
 from adelfl.runtime.server_step import ServerStep
 from adelfl.seeds import rng_for
-from adelfl.strategies import BUILT_IN, find_strategy
+from adelfl.strategies import BUILT_IN, find_strategy, strategy_names
 from adelfl.strategies import Strategy as Method
-from adelfl.strategies.deployment import deployed
+from adelfl.strategies.deployment import MOST_MERGES, deployed
 from adelfl.strategies.deployment_planner import Settings
 from adelfl.updates import Shape
 
@@ -63,8 +63,8 @@ class DeadlineStrategy(Strategy):
     budget: float
     """T_max, seconds from the call of :meth:`start` to its end."""
     method: str = "adel"
-    """Straggler method: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or ``package.module:Class`` of
-    your own :class:`~adelfl.strategies.Strategy`."""
+    """Straggler method: "adel", "salf", "wait", "fedbuff" or another of :data:`METHODS`, or the registered name or
+    ``package.module:Class`` of your own :class:`~adelfl.strategies.Strategy`."""
     learning_rate: float | LearningRate = 0.1
     """η_t, which clients receive with every task."""
     batch: int = 16
@@ -126,7 +126,7 @@ class DeadlineStrategy(Strategy):
         ):
             if not holds:
                 raise ConfigError(f"{key} must be {allowed}, not {getattr(self, key)!r}")
-        if self.method not in BUILT_IN and ":" not in self.method:
+        if self.method not in BUILT_IN and ":" not in self.method and self.method not in strategy_names():
             allowed = f"one of {', '.join(METHODS)}, or package.module:Class"
             raise ConfigError(f"method must be {allowed}, not {self.method!r}")
         self.plan_options = dict(self.plan_options or {})
@@ -214,7 +214,8 @@ class DeadlineStrategy(Strategy):
         folder = None if self.record is None else Path(self.record)
         with Record.open(folder, info, partial(check_same_run, info)) as record:
             began = None if record.writer is None else record.info.started
-            clock = self.clock or RealClock(0.0 if began is None else max(0.0, wall_seconds() - began))
+            known = 0.0 if record.checkpoint is None else record.checkpoint.time  # if the wall clock was set back
+            clock = self.clock or RealClock(known if began is None else max(known, wall_seconds() - began))
             message = partial(self._message, config=train_config or ConfigRecord())
             evaluate = partial(self._evaluate, evaluate_fn=evaluate_fn, config=evaluate_config or ConfigRecord())
             backend = OnFlower(Exchange(grid, clock, self.budget), shape, message, self)
@@ -264,7 +265,9 @@ class DeadlineStrategy(Strategy):
         """Evaluate the model after a round, at nodes and on the server."""
         backend = self.run.backend
         if number > 0 and (messages := self.configure_evaluate(number, result.arrays, config, backend.exchange.grid)):
-            seconds = self.evaluate_seconds or self.budget / self.run.strategy.rounds / 4
+            rounds = self.run.strategy.rounds
+            mean_round = self.budget / rounds if rounds < MOST_MERGES else backend.now() / number
+            seconds = self.evaluate_seconds or mean_round / 4
             answers = backend.collect(messages, min(backend.now() + seconds, self.budget))
             if (at_nodes := self.aggregate_evaluate(number, answers)) is not None:
                 result.evaluate_metrics_clientapp[number] = at_nodes

@@ -36,6 +36,7 @@ _REMEMBERED, _STEPS_REMEMBERED = 8, 32  # round trips per device, and tasks for 
 _NEW_PACE = 0.3  # weight of the newest layer times
 _ODD = 3.0  # a duration this many times the next longest is an outlier
 _EASING = 0.8  # shrinks the last remembered duration in each round that a device sits out
+_MOST_SPREAD = 3.0  # of layer times, as their standard deviation over their mean
 _MARGIN, _LEAST_MARGIN = 0.1, 0.05  # relative and in seconds, added to the longest recent duration
 
 
@@ -70,7 +71,7 @@ class Beliefs:
 
     def __init__(self, compute: Floats, upload: Floats, variation: float = 1.0) -> None:
         self.first_compute, self.first_upload = compute.astype(np.float64), upload.astype(np.float64)
-        self.variation2 = min(variation, 3.0) ** 2
+        self.variation2 = min(variation, _MOST_SPREAD) ** 2
         self._layers, self._exposure, self._seconds, self._upload = np.zeros((4, compute.size))
         self._uploads, self._away, self._included = np.zeros((3, compute.size))
         self.overhead = np.zeros(compute.size)  # s₀ of each device, as counted in its observations
@@ -202,13 +203,14 @@ class Beliefs:
         links = (self._links.get(u) for u in range(self.size))
         reports = [np.array([] if link is None else link.steps).reshape(-1, 4) for link in links]
         overhead, spread = step_costs(reports, layers)
+        spread = np.minimum(spread, _MOST_SPREAD)  # a single step that is interrupted for long can exceed it
         seen = self._exposure > 0
         cost = np.where(seen, self._seconds / np.where(seen, self._exposure, 1.0), np.nan)
         cost = np.where(seen, cost, np.median(cost[seen]) if seen.any() else 1.0)
         dearer = np.maximum(1.0 + (overhead - self.overhead) / cost, 1e-3)
         self._exposure /= dearer
         self.first_compute *= dearer
-        self.overhead, self.variation2 = overhead, float(np.mean(np.minimum(spread, 3.0) ** 2))
+        self.overhead, self.variation2 = overhead, float(np.mean(spread**2))
         self._sums = self._share(np.arange(self.size))
         return spread
 

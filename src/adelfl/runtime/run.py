@@ -144,6 +144,9 @@ class ModelHost(ABC):
     def outcome(self) -> Mapping[str, Any]:
         """Return further fields of the result."""
 
+    def repeat(self, step: Step, row: Row) -> None:  # noqa: B027 - only hosts that count something need it
+        """Count a step that an earlier process computed and recorded."""
+
     def from_numpy(self, value: NDArray[Any]) -> Array:
         """Convert an array of NumPy to an array of the model."""
         return value
@@ -203,6 +206,7 @@ class Run:
         for step in islice(steps, checkpoint.round):
             row = self.record.rows[step.version]
             step.computed = Computed.recorded(row.gradients, row.losses)
+            self.host.repeat(step, row)
         self.load(checkpoint)
         self.began = self.saved = monotonic()
         return steps

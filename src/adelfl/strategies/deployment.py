@@ -29,8 +29,13 @@ from adelfl.strategies.deployment_planner import DeploymentPlanner, Settings
 from adelfl.strategies.opening import POLL, Opening
 from adelfl.strategies.reports import Reports
 
+LAST = 0.1
+"""Seconds before the end of the budget at which the last round closes."""
 _MARGIN = 1.1  # factor on the longest time that the server took between two rounds
-_MOST_DEVICES, _MOST_MERGES = 100_000, 1_000_000  # bounds for asynchronous methods, which need no numbers
+_ROUNDING = 1e-6  # seconds
+_MOST_DEVICES = 100_000  # bound for asynchronous methods, which need no number
+MOST_MERGES = 1_000_000
+"""Number of merges of an asynchronous method if none is given."""
 MOST_CORRECTION = 5.0
 """Bound of 1/(1 − p): real layer times are not exponential, so a p near 1 is a guess."""
 
@@ -50,7 +55,7 @@ class Deployment(Strategy):
         self._opening: Opening | None = None
         self._merged: Merged | None = None  # a merge that has not been passed to the method
         self._enough = settings.min_devices
-        self._waits = False  # whether the present round has no deadline of its own
+        self._expires = math.inf  # when a round without a deadline of its own is cut off by the end of the budget
 
     @property
     def beliefs(self) -> Beliefs | None:
@@ -101,7 +106,8 @@ class Deployment(Strategy):
 
     def _open(self, view: View, event: Event) -> Actions:
         planner, settings = self._planner, self.settings
-        if view.left <= planner.between or (planner.t >= planner.rounds and not planner.another_round(view)):
+        over = view.left <= max(LAST, planner.between) + _ROUNDING
+        if over or (planner.t >= planner.rounds and not planner.another_round(view)):
             return Actions(stop=True)
         idle = view.cohort(planner.t, None)
         if math.isnan(self._patience):
@@ -151,10 +157,12 @@ class Deployment(Strategy):
         (tasks,) = actions.dispatch
         planner, beliefs = self._planner, self._planner.beliefs
         u, left = tasks.devices, planner.time_left(view)
-        meant = left if method.self_paced else planner.planned()
-        self._waits = math.isinf(tasks.cutoff)
-        cutoff = view.left - planner.between if self._waits else tasks.cutoff * left / meant
-        stop = np.full(u.size, np.inf) if self._waits else cutoff - beliefs.outside(u)
+        waits = math.isinf(tasks.cutoff)
+        meant = left if method.self_paced or waits else planner.planned()
+        stretch = min(1.0, left / meant) if method.given_deadlines else left / meant
+        cutoff = min(stretch * tasks.cutoff, view.left - max(LAST, planner.between))
+        self._expires = view.now + cutoff if waits else math.inf
+        stop = np.full(u.size, np.inf) if waits else cutoff - beliefs.outside(u)
         works = (tasks.batch > 0) & (stop > beliefs.setup(u))
         self._reports.rest(u, works)
         batch, pace = np.where(works, tasks.batch, 0), beliefs.pace(u, self.settings.layers)
@@ -193,7 +201,7 @@ class Deployment(Strategy):
         assert actions.merge is not None
         A = actions.merge.A[0]
         A = A / np.maximum(1.0, A.sum(axis=0) / MOST_CORRECTION)
-        expired = self._waits and view.now - event.began >= event.tasks.cutoff
+        expired = view.now >= self._expires - _ROUNDING
         if np.count_nonzero(event.z) < max(1, self.settings.min_reports) or expired:
             A = np.zeros_like(A)
         else:
@@ -216,4 +224,4 @@ def deployed(name: str, options: Mapping[str, Any], settings: Settings) -> Strat
         raise ConfigError(f"method {name!r} keeps every node at work: fraction_train must be 1")
     same = {key: getattr(settings, key) for key in ("layers", "budget", "learning_rate", "batch", "local_iterations")}
     fleet = Fleet.of(1.0, 0.0, _MOST_DEVICES)  # speeds are not used
-    return kind(Problem(fleet, rounds=settings.rounds or _MOST_MERGES, **same), **options)
+    return kind(Problem(fleet, rounds=settings.rounds or MOST_MERGES, **same), **options)

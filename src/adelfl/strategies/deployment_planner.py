@@ -134,7 +134,7 @@ class DeploymentPlanner:
         left, rounds = self.time_left(view), self.rounds - self.t
         if self.settings.rounds is None and (self.beliefs.upload(self._served) * rounds >= left).any():
             return True
-        return left > (1 + _SAVED) * self.planned()
+        return left > (1 + _SAVED) * self.planned() and not self.method.given_deadlines
 
     def plan(self, view: View) -> bool:
         """Plan the rounds that are left, or fewer if too little of a round would be computing.
@@ -149,23 +149,20 @@ class DeploymentPlanner:
         except InfeasibleBudgetError:
             requested = 1
         most = min(requested, max(1, int(view.left / (_WORTH_WHILE * lag)))) if lag > 0 else requested
-        for rounds in range(most, 0, -1):
-            try:
-                method = self.make(self._problem(self.time_for(view, rounds), rounds, upload))
-                break
-            except InfeasibleBudgetError:
-                if rounds == 1:
-                    if self.method is None:
-                        raise
-                    return False
+        try:
+            method, why = self._largest(view, most, upload)
+        except InfeasibleBudgetError:
+            if self.method is None:
+                raise
+            return False
         method.inherit(self.method, self.beliefs)
         self.method, self._first, self.rounds = method, self.t, self.t + method.rounds
         self.reports.sat_out.clear()
         self._served = np.flatnonzero(upload * method.rounds < self.time_for(view, method.rounds))
-        if self.settings.rounds and rounds < requested:
+        if self.settings.rounds and method.problem.rounds < requested:
+            why = why or f"devices do not compute for {lag:.1f} s of each round"
             self.settings.tell(
-                f"{requested} rounds do not fit into {view.left:.1f} s, because devices do not compute for {lag:.1f} s "
-                f"of each round; {rounds} are planned"
+                f"{requested} rounds do not fit into {view.left:.1f} s ({why}); {method.problem.rounds} are planned"
             )
         self.settings.tell(
             f"{method.label}: {method.rounds} rounds of up to {method.problem.local_iterations} local steps, "
@@ -174,6 +171,24 @@ class DeploymentPlanner:
         for note in method.notes:
             self.settings.tell(note)
         return True
+
+    def _largest(self, view: View, most: int, upload: Floats) -> tuple[RoundStrategy, str]:
+        """Return the method with the largest number of rounds that has a plan, and why more rounds have none.
+
+        It is found by bisection, since a plan exists for fewer rounds if it exists for more.
+        """
+        fits, fails, rounds = 0, most + 1, most
+        method, error = None, InfeasibleBudgetError("")
+        while fails - fits > 1:
+            try:
+                method = self.make(self._problem(self.time_for(view, rounds), rounds, upload))
+                fits = rounds
+            except InfeasibleBudgetError as infeasible:
+                error, fails = infeasible, rounds
+            rounds = (fits + fails) // 2
+        if method is None:
+            raise error
+        return method, error.binding
 
     def _requested(self, view: View, upload: Floats) -> int:
         """Return the number of rounds that are left, or the best number for these devices if it is not given."""

@@ -32,6 +32,7 @@ class FedProx(RoundStrategy):
         if deadline is not None and not deadline > 0:
             raise ConfigError(f"strategy option deadline must be a positive number of seconds, not {deadline!r}")
         self.proximal = not_negative("proximal", proximal)
+        self.given_deadlines = deadline is not None
         self.deadline = problem.uniform_deadline if deadline is None else float(deadline)
 
     def orders(self, t: int, devices: Ints) -> Orders:

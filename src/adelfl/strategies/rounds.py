@@ -138,6 +138,8 @@ class RoundStrategy(Strategy):
     """Estimates of the devices, updated after every round; None for a method that uses the given values."""
     self_paced: ClassVar[bool] = False
     """Whether rounds last as long as the method needs, and go on until the budget is used up."""
+    given_deadlines: bool = False
+    """Whether the user gave the deadlines, so that a deployment does not make them longer to use spare time."""
     _t = 0  # the present round, from 0
 
     def __init__(self, problem: Problem, *, weigh: Weigh = "data") -> None:

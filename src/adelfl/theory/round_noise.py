@@ -45,6 +45,7 @@ def _nodes(scale: Floats, smallest: Floats, number: int = _NODES) -> tuple[Float
     return t.reshape(shape) / scale, dt.reshape(shape) / scale
 
 
+@np.errstate(invalid="ignore", over="ignore")  # the noise of a layer that almost never arrives is infinite
 def moments(
     pi: ArrayLike, v: ArrayLike = 1.0, count: ArrayLike = 1, nodes: int = _NODES
 ) -> tuple[Floats, Floats, Floats]:
@@ -93,6 +94,7 @@ class Noise:
         return total
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def round_noise(
     pi: ArrayLike,
     batch: ArrayLike,
@@ -117,14 +119,13 @@ def round_noise(
     per_sample = np.sum(each * beta / S, axis=-2)
     overlap = np.maximum(np.sum(each * beta, axis=-2) - q / U, 0.0)
     lasting = np.maximum(np.sum(each * alpha**2, axis=-2) - q**2 / U, 0.0)
-    with np.errstate(invalid="ignore", over="ignore"):  # the noise of a layer that almost never arrives is infinite
-        empty = np.where(q > 0, (c * q - 1.0) ** 2 + c**2 * (1.0 - q) * q, np.inf if unbiased else 1.0)
-        return Noise(
-            c**2 * spread.sigma2 * per_sample,
-            c**2 * spread.zeta2 * overlap,
-            np.where(spread.norm2 > 0, empty * spread.norm2, 0.0),
-            c**2 * spread.zeta2 * lasting,
-        )
+    empty = np.where(q > 0, (c * q - 1.0) ** 2 + c**2 * (1.0 - q) * q, np.inf if unbiased else 1.0)
+    return Noise(
+        c**2 * spread.sigma2 * per_sample,
+        c**2 * spread.zeta2 * overlap,
+        np.where(spread.norm2 > 0, empty * spread.norm2, 0.0),
+        c**2 * spread.zeta2 * lasting,
+    )
 
 
 def precision(batch: ArrayLike, spread: GradientStats, memory: float = 1.0) -> Floats:
