@@ -106,7 +106,15 @@ def test_no_time_for_a_first_merge_is_no_round():
 
 @pytest.mark.parametrize("step", ["sgd", "average", "adam"])
 def test_an_interrupted_run_continues_to_the_same_bytes(tmp_path, monkeypatch, step):
+    programs = []
+
+    class Watched(engine.Simulation):
+        def __init__(self, experiment):
+            super().__init__(experiment)
+            programs.append(self)
+
     monkeypatch.setattr(engine, "_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(engine, "Simulation", Watched)
     setting = setting_of(3, budget=20.0)
     experiment = replace(experiment_of("fedbuff", setting=setting, options={"buffer": 2}), server_step=ServerStep(step))
     simulate(experiment, record=tmp_path / "whole")
@@ -123,6 +131,8 @@ def test_an_interrupted_run_continues_to_the_same_bytes(tmp_path, monkeypatch, s
     (tmp_path / "cut" / "failed.json").unlink(missing_ok=True)
     simulate(experiment, record=tmp_path / "cut")
     assert kept_bytes(tmp_path / "cut") == kept_bytes(tmp_path / "whole")
+    whole, _, resumed = programs  # neither keeps weights that no device needs any more
+    assert resumed.backend.past.kept.keys() == whole.backend.past.kept.keys()
 
 
 def test_updates_start_from_the_weights_that_the_device_was_given(monkeypatch):

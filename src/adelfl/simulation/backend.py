@@ -252,12 +252,14 @@ class Past:
 
     def release_lost(self, event: Event | None) -> None:
         """Release the weights of a device that delivered nothing and is therefore not merged."""
-        if isinstance(event, Arrivals) and not event.tasks.together and not event.z.any():
+        if isinstance(event, Arrivals) and not event.z.any():
             self.release([event])
 
     def release(self, arrivals: Iterable[Arrivals]) -> None:
         """Delete the weights that no other device needs."""
         for a in arrivals:
+            if a.tasks.together:
+                continue
             self._users[a.version] -= a.tasks.devices.size
             if self._users[a.version] <= 0:
                 del self._users[a.version]

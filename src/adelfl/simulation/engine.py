@@ -198,6 +198,10 @@ class Simulation(ModelHost):
                 self.buffers[name].copy_(self.from_numpy(value))
         self.backend.past.version = version - 1
 
+    def repeat(self, step: Step, row: Row) -> None:
+        """Release the weights of earlier versions that a merge of an earlier process used."""
+        self.backend.past.release(step.merge.arrivals)
+
     def _memories(self) -> dict[str, dict[Any, Any]]:
         """Return further state by its name in checkpoints: earlier weights, codec memory, control variates."""
         codec = {} if self.uploads is None else self.uploads.memory
