@@ -86,7 +86,8 @@ class DeadlineStrategy(Strategy):
     min_reports: int = 1
     """A round with fewer updates than this is abandoned, without a change of the model."""
     norm_limit: float = 10.0
-    """k: updates with a layer whose norm exceeds k times the round's median are rejected; infinite to allow all."""
+    """k: updates with a layer whose norm exceeds k times the median of the round, or of an earlier round if that was
+    larger, are rejected; infinite to allow all."""
     measure_share: float = 0.2
     """Largest share of the budget for the opening round, which trains and measures."""
     record: str | Path | None = None

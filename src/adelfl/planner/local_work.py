@@ -24,7 +24,7 @@ from adelfl.errors import InfeasibleBudgetError
 from adelfl.planner.problem import MAX_LOCAL_ITERATIONS, MAX_ROUNDS, Problem
 from adelfl.theory.gradient_stats import GradientStats
 
-_HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/beyond.md)
+_HOMOGENEOUS, _HETEROGENEOUS = 18.0, 10.0  # a and b, fitted on digits (docs/adel.md)
 _NEGLECT = 3.0  # c, from simulations of deployments with one slow node that alone has two classes
 _FASTEST, _FURTHEST = 4.0, 8.0  # largest number of steps, relative to the median device's and to E_h
 SPARE = 1.13
