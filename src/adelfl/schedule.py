@@ -36,7 +36,7 @@ class Schedule:
     m: float | Floats | None = None
     """Batch scale of rule B3, S = max(1, ⌊m P_u (T_t − B_u)/T_t⌋): one for all rounds, or one per round."""
     batch: int | None = None
-    """Fixed batch size; exactly one of m and batch is given."""
+    """Fixed batch size; with m, the limit of smaller batches in :func:`fitting_batch`."""
     sits_out: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
     """Groups that the plan leaves out of every round, shape (groups,)."""
     cohort: int | None = None
@@ -47,7 +47,8 @@ class Schedule:
     """Law of layer and upload times, for probabilities and depths."""
 
     def __post_init__(self) -> None:
-        if (self.m is None) == (self.batch is None) and (self.batch is None or self.local_iterations == 1):
+        limits = self.local_iterations > 1 or bool(np.any(self.fleet.overhead_of()))
+        if (self.m is None) == (self.batch is None) and not (limits and self.batch):
             raise ConfigError("a schedule needs either a batch scale m or one fixed batch size, not both")
         if self.cohort is not None and self.cohort >= self.fleet.size:
             object.__setattr__(self, "cohort", None)
@@ -198,7 +199,12 @@ def fitting_batch(samples: Floats, overhead: Floats | float, steps: int, least: 
     would save little time, and have much more noise.
     """
     fitting = np.maximum(samples / steps - overhead, np.minimum(samples - overhead, least))
-    return np.maximum(1.0, np.floor(np.maximum(fitting, np.minimum(0.5 * overhead, least))))
+    return np.floor(np.maximum(fitting, smallest_batch(overhead, least)))
+
+
+def smallest_batch(overhead: Floats | float, least: float) -> Floats:
+    """Return half of the fixed cost of a step in samples, but at least one sample, and at most ``least``."""
+    return np.maximum(1.0, np.floor(np.minimum(0.5 * np.asarray(overhead), least)))
 
 
 def round_up(value: float, digits: int = 4) -> float:

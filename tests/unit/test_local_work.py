@@ -172,3 +172,11 @@ def test_no_batch_is_smaller_than_half_of_the_fixed_cost_of_a_step():
     assert fitting_batch(samples, 20.0, 1, 7).tolist() == [7, 7, 7, 7, 40]
     assert fitting_batch(samples, 6.0, 1, 7).tolist() == [3, 6, 10, 14, 54]
     assert fitting_batch(samples, 0.0, 1, 7).tolist() == [1, 12, 16, 20, 60]
+
+
+def test_a_plan_for_single_steps_has_the_batch_sizes_that_devices_get():
+    fleet = Fleet.of([200.0, 150.0, 100.0, 60.0, 30.0, 15.0], 0.001, overhead=16.0)
+    strategy = find_strategy("adel")(replace(problem_of(0.001), fleet=fleet, rounds=900))
+    sizes = strategy.schedule.batch_sizes(0)
+    assert sizes.min() == 8 < sizes.max()
+    assert strategy.orders(0, np.arange(6)).batch.tolist() == sizes.tolist()

@@ -37,6 +37,12 @@ def least_batches(rate: float) -> float:
     return _LEAST * max(1.0, rate / _CALM)
 
 
+def least_batch(problem: Problem) -> int:
+    """Return the batch size below which a device takes fewer local steps, so that a step of all devices has enough."""
+    devices = problem.cohort or problem.devices
+    return min(problem.batch, math.ceil(least_batches(float(problem.eta[0])) * problem.batch / devices))
+
+
 def first_steps(rate: float) -> int:
     """Return the local steps of the opening round: W_1, after which further steps gain little."""
     return min(math.ceil(_HOMOGENEOUS / rate), MAX_LOCAL_ITERATIONS)

@@ -16,9 +16,10 @@ import numpy as np
 from adelfl.array_types import Floats, select
 from adelfl.errors import InfeasibleBudgetError
 from adelfl.latency import LatencyModel, delivery_of, for_plans
+from adelfl.planner.local_work import least_batch
 from adelfl.planner.problem import Problem
 from adelfl.planner.solution import Alternative, SittingOut, Solution, short_of_data
-from adelfl.schedule import round_up
+from adelfl.schedule import round_up, smallest_batch
 from adelfl.theory import bound
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory, precision, round_noise
@@ -51,6 +52,8 @@ class Population:
     """Samples that a device holds, which its batches do not exceed; None for no bound."""
     overhead: Floats
     """s₀: cost of a step besides its samples."""
+    smallest: Floats
+    """Smallest batch size of a device."""
 
     @classmethod
     def of(cls, problem: Problem) -> Population:
@@ -67,6 +70,7 @@ class Population:
             latency=for_plans(problem.latency),
             samples=problem.fleet.samples,
             overhead=problem.fleet.overhead_of(),
+            smallest=smallest_batch(problem.fleet.overhead_of(), least_batch(problem)),
         )
 
     def sending_within(self, seconds: float) -> Population:
@@ -95,8 +99,16 @@ class Population:
             return np.bincount(label, self.count * values)[some] / n[some]
 
         samples = None if self.samples is None else mean(self.samples)
-        P, B, chance, overhead = 1.0 / mean(1.0 / self.P), mean(self.B), mean(self.chance), mean(self.overhead)
-        return replace(self, P=P, B=B, count=n[some], chance=chance, samples=samples, overhead=overhead)
+        return replace(
+            self,
+            P=1.0 / mean(1.0 / self.P),
+            B=mean(self.B),
+            count=n[some],
+            chance=mean(self.chance),
+            samples=samples,
+            overhead=mean(self.overhead),
+            smallest=mean(self.smallest),
+        )
 
     def noise(self, T: Floats, m: Floats, nodes: int) -> Floats:
         """Return N(T, m), broadcast over both; infinite where no upload fits."""
@@ -104,7 +116,7 @@ class Population:
         T_, m_ = T[..., None], m[..., None]
         fits = self.B < T_
         # Rule B3 rounds down by half a sample on average.
-        S = np.maximum(1.0, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5 - self.overhead)
+        S = np.maximum(self.smallest, m_ * self.P * np.maximum(1.0 - self.B / T_, 0.0) - 0.5 - self.overhead)
         if self.samples is not None:
             S = np.minimum(S, self.samples)
         delivered = delivery_of(self.latency, (S + self.overhead) / self.P, self.B, T_, self.layers)
@@ -138,7 +150,8 @@ def plan_noise(problem: Problem, strict: bool) -> Solution:
     if strict and sitting_out:
         name, reason = sitting_out[0].name, sitting_out[0].reason
         raise InfeasibleBudgetError(f"{name} would sit out: {reason}", binding=reason)
-    schedule = problem.schedule(best.T, best.m, out)
+    least = least_batch(problem) if population.overhead.any() else None
+    schedule = problem.schedule(best.T, best.m, out, least)
     smallest = schedule.batch_sizes(int(np.argmin(best.T)))
     single = [f"one sample: {problem.fleet.name(i)}" for i in np.flatnonzero((smallest == 1) & ~out)[:1].tolist()]
     return Solution(

@@ -56,7 +56,12 @@ def describe(experiment: Experiment, config: Mapping[str, Any], inputs: Mapping[
 def first_difference(then: RunInfo, now: RunInfo, ignored: tuple[str, ...] = ()) -> str | None:
     """Return the first key in which two runs differ, apart from versions; None if there is none."""
     old, new = (json.loads(json.dumps(info.to_json())) for info in (then, now))
-    return next((k for k, v in new.items() if k not in ("versions", *ignored) and old.get(k) != v), None)
+    key = next((k for k, v in new.items() if k not in ("versions", *ignored) and old.get(k) != v), None)
+    if key != "config":
+        return key
+    sections = ((name, key) for name, section in new[key].items() for key in section)
+    changed = (f"{name}.{k}" for name, k in sections if old["config"].get(name, {}).get(k) != new["config"][name][k])
+    return next(changed, key)
 
 
 def open_record(experiment: Experiment, folder: Path | None) -> Record:

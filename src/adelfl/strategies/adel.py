@@ -10,7 +10,6 @@ The paper's own method is ``adel-paper``.
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 
 import numpy as np
@@ -19,9 +18,9 @@ from adelfl.errors import ConfigError, InfeasibleBudgetError
 from adelfl.latency import Exponential, for_plans
 from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
-from adelfl.planner.local_work import SPARE, least_batches
+from adelfl.planner.local_work import SPARE, least_batch
 from adelfl.planner.noise_plan import Population, check_uploads, solve
-from adelfl.schedule import Schedule, fitting_batch
+from adelfl.schedule import Schedule, fitting_batch, smallest_batch
 from adelfl.strategies.merge import ByPrecision
 from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, RoundStrategy, Weigh, check_schedule
 
@@ -91,7 +90,7 @@ class Adel(ByPrecision):
             return Orders(T, self.problem.within_data(sizes, devices), early=True)
         P, B = self.believed(devices)
         samples, overhead = self._m[t] * P * (T - B) / T, self.problem.overhead[devices]
-        fitting = fitting_batch(samples, overhead, self.problem.local_iterations, self._least_batch)
+        fitting = fitting_batch(samples, overhead, self.problem.local_iterations, least_batch(self.problem))
         takes_part = B < T
         if self._given:
             takes_part &= ~self.schedule.sits_out[self.problem.group[devices]]
@@ -100,12 +99,6 @@ class Adel(ByPrecision):
     def absent(self, devices: Ints) -> Floats:
         """Return the estimated probability of absence; 0 without replanning."""
         return self.beliefs.away(devices) if self.replan else np.zeros(devices.size)
-
-    @property
-    def _least_batch(self) -> int:
-        """Batch size below which a device takes fewer local steps instead, so that a step of all devices has enough."""
-        s = self.problem
-        return min(s.batch, math.ceil(least_batches(float(s.eta[0])) * s.batch / (s.cohort or s.devices)))
 
     # -- learning
 
@@ -140,7 +133,8 @@ class Adel(ByPrecision):
     def _first_plan(self) -> Schedule:
         s = self.problem
         T, m = self._plan(0, s.budget, np.zeros(self._sample.size))
-        schedule = s.schedule(T, m, s.fleet.upload >= T.max(), self._least_batch if s.local_iterations > 1 else None)
+        limits = s.local_iterations > 1 or bool(s.overhead.any())
+        schedule = s.schedule(T, m, s.fleet.upload >= T.max(), least_batch(s) if limits else None)
         if type(s.latency) is Exponential:
             self._expected = _times_filled(schedule)
             if self._expected[-1] < min(1.0, _LIKELY * schedule.rounds):
@@ -171,6 +165,7 @@ class Adel(ByPrecision):
             latency=for_plans(s.latency),
             samples=None if s.held is None else s.held[some],
             overhead=s.overhead[some],
+            smallest=smallest_batch(s.overhead[some], least_batch(s)),
         )
         if s.local_iterations > 1:  # N describes rounds of one step only, so all deadlines are equal
             check_uploads(population, eta.size, left)
