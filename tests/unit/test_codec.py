@@ -121,7 +121,7 @@ def test_run_files_name_the_codec_and_strategies_plan_with_the_shorter_upload():
 def test_records_name_the_codec(tmp_path):
     simulate(replace(experiment_of(), codec="half"), record=tmp_path / "run")
     assert RunRecord.open(tmp_path / "run").info.codec == "half"
-    with pytest.raises(ConfigError, match="another training.codec"):
+    with pytest.raises(ConfigError, match=r"another training\.codec"):
         simulate(experiment_of(), record=tmp_path / "run")
 
 
