@@ -167,7 +167,7 @@ def test_files_say_how_much_data_there_is(tmp_path):
         "[[device]]\ncompute = 16.0\ncount = 4\nsamples = 47\n[[device]]\ncompute = 4.0\ncount = 4\n"
     )
     table.write_text("compute,upload,count,samples\n16,0,4,47\n4,0,4,100\n")
-    for arguments in ((path,), (path, "--fleet", table)):
+    for arguments in ((path,), (path, "--fleet", path), (path, "--fleet", table)):
         answer = typed("plan", *arguments)
         assert answer.code == 0
         assert "data: " in answer.out

@@ -8,9 +8,9 @@ from pydantic import Field, ValidationError
 
 from adelfl.config.sections import (
     ConstantsSection,
-    DeviceEntry,
     LearningRateSection,
     LocalIterations,
+    PlanDevice,
     Rounds,
     Section,
     first_mistake,
@@ -33,12 +33,6 @@ class ProblemSection(Section):
     cohort: int | None = Field(default=None, ge=2)
     local_iterations: LocalIterations = 1
     baseline_batch: int = Field(default=16, ge=1, le=MAX_BATCH)
-
-
-class PlanDevice(DeviceEntry):
-    """[[device]] of a plan; ``samples`` of each device come from the partition in a run."""
-
-    samples: int | None = Field(default=None, ge=1)
 
 
 class PlanFile(Section):

@@ -74,6 +74,12 @@ class DeviceEntry(Section):
     name: str | None = None
 
 
+class PlanDevice(DeviceEntry):
+    """[[device]] of a plan or a file of devices; in the file of a run, the partition states the samples instead."""
+
+    samples: int | None = Field(default=None, ge=1)
+
+
 def listed_fleet(entries: Sequence[DeviceEntry]) -> Fleet:
     """Return the fleet of a file's [[device]] entries."""
     if not entries:
@@ -94,7 +100,7 @@ class _FleetFile(Section):
     """The [[device]] entries of a TOML file; all other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
-    device: list[DeviceEntry] = Field(default_factory=list)
+    device: list[PlanDevice] = Field(default_factory=list)
 
 
 def read_fleet(path: Path) -> Fleet:
