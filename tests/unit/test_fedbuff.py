@@ -53,6 +53,14 @@ def test_a_full_buffer_is_merged_with_weights_that_fall_with_staleness():
     assert strategy.react(view(9), arrival(3, 8)).merge is None  # the buffer is empty again
 
 
+def test_a_resumed_deployment_does_not_merge_updates_whose_content_is_lost():
+    strategy = FedBuff(setting_of(3), buffer=2)
+    strategy.react(view(), arrival(0, 0))
+    strategy.react(view(), Started())
+    assert strategy.react(view(), arrival(1, 0)).merge is None
+    assert len(strategy.react(view(), arrival(2, 0)).merge.arrivals) == 2
+
+
 def test_a_device_that_delivers_nothing_starts_again_and_counts_for_nothing():
     strategy = FedBuff(setting_of(3), buffer=1)
     actions = strategy.react(view(), arrival(4, 0, z=0))

@@ -202,6 +202,17 @@ def test_a_device_that_is_lost_leaves_its_group():
     assert set(steps_of(actions)) == {0, 2}
 
 
+def test_a_resumed_deployment_has_no_groups_of_lost_updates_but_knows_how_fast_devices_are():
+    strategy = compass()
+    strategy.react(view(0, 4.0), arrival(0, 0, steps=2))
+    strategy.react(view(1, 6.0), arrival(2, 0, steps=2))
+    strategy.react(view(2, 24.0), arrival(2, 2, steps=6, began=6.0))  # waits for device 0
+    actions = strategy.react(view(2, 30.0), Started())
+    assert actions.merge is None
+    assert actions.wake_at is None
+    assert steps_of(actions)[0] == 10
+
+
 def test_with_steady_devices_most_updates_arrive_in_groups_and_steps_follow_speed():
     setting = setting_of(3, fleet=Fleet.of([40.0, 20.0, 20.0, 10.0, 10.0], 0.0), budget=60.0)
     setting = replace(setting, latency=Latency(Law("constant")))

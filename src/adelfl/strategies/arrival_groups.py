@@ -28,6 +28,10 @@ class ArrivalGroups:
         self._open: list[ArrivalGroup] = []
         self._group_of: dict[int, ArrivalGroup] = {}
 
+    def forget(self) -> None:
+        """Forget all groups, but not how fast devices are."""
+        self._open, self._group_of = [], {}
+
     def learn(self, u: int, seconds: float, steps: int) -> None:
         """Learn how fast a device is."""
         pace = seconds / steps

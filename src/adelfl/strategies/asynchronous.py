@@ -58,6 +58,8 @@ class Asynchronous(Strategy):
 
     def react(self, view: View, event: Event) -> Actions:
         """Start devices, and start them again when they have delivered."""
+        if isinstance(event, Started):
+            self.forget()
         if isinstance(event, Started | Joined):
             devices = event.devices if isinstance(event, Joined) else view.cohort(0, self.problem.cohort)
             return Actions(dispatch=(self.tasks(view, devices),) if devices.size else ())
@@ -65,6 +67,9 @@ class Asynchronous(Strategy):
             return Actions()
         merge = self.arrived(view, event) if event.z.any() else None
         return Actions(merge, self.again(view, event))
+
+    def forget(self) -> None:
+        """Forget updates that wait for a merge: when a deployment is resumed, their content is lost."""
 
     def again(self, view: View, event: Arrivals) -> tuple[Tasks, ...]:
         """Return the next task of a device that has delivered, or failed to."""

@@ -38,6 +38,10 @@ class FedBuff(Asynchronous):
         self.staleness = Staleness(staleness, staleness_rate, staleness_free)
         self._waiting: list[Arrivals] = []
 
+    def forget(self) -> None:
+        """Empty the buffer."""
+        self._waiting = []
+
     def arrived(self, view: View, event: Arrivals) -> Merge | None:
         """Put what arrives into the buffer; merge the buffer when it is full."""
         self._waiting.append(event)

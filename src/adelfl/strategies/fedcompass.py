@@ -61,6 +61,11 @@ class FedCompass(Asynchronous):
             actions = Actions(self._merged(view, group.arrived), (*actions.dispatch, self.tasks(view, free)))
         return replace(actions, wake_at=self.groups.wake_at)
 
+    def forget(self) -> None:
+        """Forget all groups, and late updates."""
+        self.groups.forget()
+        self._late = []
+
     def again(self, view: View, event: Arrivals) -> tuple[Tasks, ...]:
         """Let a device start again, unless it waits for its group."""
         return () if self._waits and event.z.any() else super().again(view, event)
