@@ -135,6 +135,9 @@ def test_options_reach_the_method_and_wrong_ones_are_one_sentence():
         DeadlineStrategy(budget=1, method="fedavg")
     with pytest.raises(ConfigError, match="budget must be a positive"):
         DeadlineStrategy(budget=math.inf)
+    for wrong in ({"budget": "600"}, {"batch": 2.5}, {"local_iterations": "all"}, {"min_reports": True}):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} must be"):
+            DeadlineStrategy(**{"budget": 1.0} | wrong)
     with pytest.raises(AdelError, match="call its start method"):
         list(DeadlineStrategy(budget=1).configure_train(1, arrays(), ConfigRecord(), world))
 

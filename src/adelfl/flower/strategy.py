@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -114,16 +115,23 @@ class DeadlineStrategy(Strategy):
     _run: FlowerRun | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        E = self.local_iterations
+        def real(key: str) -> float:
+            value = getattr(self, key)
+            return math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+
+        def counts(key: str) -> bool:
+            return isinstance(getattr(self, key), Integral) and real(key) >= 1
+
+        auto = self.local_iterations == "auto"
         for key, holds, allowed in (
-            ("budget", math.isfinite(self.budget) and self.budget > 0, "a positive number of seconds"),
-            ("batch", self.batch >= 1, "at least 1"),
-            ("local_iterations", E == "auto" or E >= 1, "at least 1"),
-            ("min_reports", self.min_reports >= 1, "at least 1"),
-            ("norm_limit", self.norm_limit > 1, "above 1"),
-            ("measure_share", 0 < self.measure_share < 1, "between 0 and 1"),
-            ("fraction_train", 0 < self.fraction_train <= 1, "above 0 and at most 1"),
-            ("fraction_evaluate", 0 <= self.fraction_evaluate <= 1, "between 0 and 1"),
+            ("budget", math.isfinite(real("budget")) and real("budget") > 0, "a positive number of seconds"),
+            ("batch", counts("batch"), "a whole number of at least 1"),
+            ("local_iterations", auto or counts("local_iterations"), 'a whole number of at least 1, or "auto"'),
+            ("min_reports", counts("min_reports"), "a whole number of at least 1"),
+            ("norm_limit", real("norm_limit") > 1, "above 1"),
+            ("measure_share", 0 < real("measure_share") < 1, "between 0 and 1"),
+            ("fraction_train", 0 < real("fraction_train") <= 1, "above 0 and at most 1"),
+            ("fraction_evaluate", 0 <= real("fraction_evaluate") <= 1, "between 0 and 1"),
         ):
             if not holds:
                 raise ConfigError(f"{key} must be {allowed}, not {getattr(self, key)!r}")
