@@ -87,28 +87,29 @@ def _at_depth(depth: float, rate: tuple[str, ...], share: float = 1.0) -> tuple[
     return (f"training.depth={depth}", f"training.budget_share={share:.9g}", *rate)
 
 
-def _regimes(rate: tuple[str, ...], stated: tuple[str, ...], tuned: str = "") -> tuple[Cell, ...]:
-    """Return the cells at the inferred and the stated depth, which share their oracle and learning rates.
+def _inferred(rate: tuple[str, ...], tuned: str = "") -> Cell:
+    """Return the cell at the inferred depth, with the oracle and learning rates of cell ``tuned`` if it is given."""
+    return Cell(
+        "inferred",
+        f"{INFERRED:.0%} depth (inferred)",
+        _at_depth(INFERRED, rate),
+        regime="inferred",
+        rates_of=tuned,
+        oracle_of=tuned,
+    )
 
-    ``stated`` are the strategies at the stated depth; ``tuned`` is the key of another cell whose oracle and learning
-    rates are used.
-    """
+
+def _regimes(rate: tuple[str, ...], tuned: str = "") -> tuple[Cell, ...]:
+    """Return the cells at the inferred and the stated depth, which share their oracle and learning rates."""
     return (
-        Cell(
-            "inferred",
-            f"{INFERRED:.0%} depth (inferred)",
-            _at_depth(INFERRED, rate),
-            regime="inferred",
-            rates_of=tuned,
-            oracle_of=tuned,
-        ),
+        _inferred(rate, tuned),
         Cell(
             "stated",
             f"{STATED:.0%} depth (stated)",
             _at_depth(STATED, rate),
             regime="stated",
             rates_of=tuned or "inferred",
-            strategies=stated,
+            strategies=_STATED,
             seeds=2,
             oracle_of=tuned or "inferred",
         ),
@@ -189,7 +190,7 @@ def deep(name: str, scale: str) -> Study:
         title=f"CIFAR-10, {name.upper()}, Dirichlet 0.5",
         source="Fig. 3 (a), (b)" if name == "vgg11" else "Fig. 3 (c), (d)",
         changes=changes,
-        cells=(*_regimes(rate, _STATED, tuned), *scarce, *fit),
+        cells=(*_regimes(rate, tuned), *scarce, *fit),
         strategies=_STRATEGIES,
         claims=tuple(
             Claim(
@@ -220,7 +221,7 @@ def robust(name: str, scale: str) -> Study:
         title=f"CIFAR-10, VGG11, Dirichlet 0.5, {title}",
         source=source,
         changes=(*changes, *more),
-        cells=_regimes(falling, ())[:1],
+        cells=(_inferred(falling),),
         strategies=_STRATEGIES,
         claims=tuple(Claim(sentence, "adel-paper", worse, reported=66.0) for worse in BASELINES),
         seeds=3,

@@ -199,10 +199,10 @@ def fitting_batch(samples: Floats, overhead: Floats | float, steps: int, least: 
     would save little time, and have much more noise.
     """
     fitting = np.maximum(samples / steps - overhead, np.minimum(samples - overhead, least))
-    return np.floor(np.maximum(fitting, smallest_batch(overhead, least)))
+    return np.floor(np.maximum(fitting, batch_floor(overhead, least)))
 
 
-def smallest_batch(overhead: Floats | float, least: float) -> Floats:
+def batch_floor(overhead: Floats | float, least: float) -> Floats:
     """Return half of the fixed cost of a step in samples, but at least one sample, and at most ``least``."""
     return np.maximum(1.0, np.floor(np.minimum(0.5 * np.asarray(overhead), least)))
 

@@ -19,7 +19,7 @@ from adelfl.latency import LatencyModel, delivery_of, for_plans
 from adelfl.planner.local_work import least_batch
 from adelfl.planner.problem import Problem
 from adelfl.planner.solution import Alternative, SittingOut, Solution, short_of_data
-from adelfl.schedule import round_up, smallest_batch
+from adelfl.schedule import batch_floor, round_up
 from adelfl.theory import bound
 from adelfl.theory.gradient_stats import GradientStats
 from adelfl.theory.round_noise import memory, precision, round_noise
@@ -70,7 +70,7 @@ class Population:
             latency=for_plans(problem.latency),
             samples=problem.fleet.samples,
             overhead=problem.fleet.overhead_of(),
-            smallest=smallest_batch(problem.fleet.overhead_of(), least_batch(problem)),
+            smallest=batch_floor(problem.fleet.overhead_of(), least_batch(problem)),
         )
 
     def sending_within(self, seconds: float) -> Population:

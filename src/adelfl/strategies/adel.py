@@ -20,7 +20,7 @@ from adelfl.planner import Problem
 from adelfl.planner.beliefs import Beliefs
 from adelfl.planner.local_work import SPARE, least_batch
 from adelfl.planner.noise_plan import Population, check_uploads, solve
-from adelfl.schedule import Schedule, fitting_batch, smallest_batch
+from adelfl.schedule import Schedule, batch_floor, fitting_batch
 from adelfl.strategies.merge import ByPrecision
 from adelfl.strategies.rounds import Floats, Ints, Orders, Outcome, RoundStrategy, Weigh, check_schedule
 
@@ -165,7 +165,7 @@ class Adel(ByPrecision):
             latency=for_plans(s.latency),
             samples=None if s.held is None else s.held[some],
             overhead=s.overhead[some],
-            smallest=smallest_batch(s.overhead[some], least_batch(s)),
+            smallest=batch_floor(s.overhead[some], least_batch(s)),
         )
         if s.local_iterations > 1:  # N describes rounds of one step only, so all deadlines are equal
             check_uploads(population, eta.size, left)
